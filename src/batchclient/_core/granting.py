@@ -7,7 +7,7 @@ Rules 3, 5 and 9 of the scheduler, and:
 - An endpoint which has refused calls of a shape is passed over for them while another may take them
   (see ``models``).
 - An endpoint that has not answered yet gets nothing where the client waits for it (see
-  ``arrivals``).
+  ``asking``).
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
 - Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
   ``rates``).
