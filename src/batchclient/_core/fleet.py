@@ -46,6 +46,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
+from batchclient._core.servers.rates import pause_of
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import Counters
@@ -221,9 +222,13 @@ class Fleet:
         if endpoint is not None and self.asking.asked(endpoint, event, now, busy=busy):
             self.outage.watch(now)
 
-    def hear_rates(self, event: RatesReported, now: float) -> None:
-        """A gateway has reported the rest of its rate limits."""
-        self.by_id[event.endpoint].hear_rates(event.windows, now)
+    def hear_rates(self, event: RatesReported, now: float) -> bool:
+        """A gateway has reported the rest of its rate limits; a shorter pause ends no longer one."""
+        endpoint, pause = self.by_id[event.endpoint], pause_of(event.windows, now)
+        if pause is not None and (endpoint.pause is None or pause.until > endpoint.pause.until):
+            endpoint.pause = pause
+        # Calls that it holds back are looked at with the reply that it came with.
+        return False
 
     def end_unanswered(self, batch: Batch, now: float) -> None:
         """A request has ended in silence, or a caller's deadline has passed there."""

@@ -149,7 +149,7 @@ class Scheduler:
             LoadReported: fleet.take_load,
             Asked: self._take_outcome,
             ModelWanted: self._want_model,
-            RatesReported: self._take_rates,
+            RatesReported: fleet.hear_rates,
             ServerKnown: fleet.know,
             EndpointAdded: fleet.add,
             EndpointRemoved: fleet.remove,
@@ -300,11 +300,6 @@ class Scheduler:
 
     def _want_model(self, event: ModelWanted, now: float) -> None:
         self._model_wanted = event.wanted
-
-    def _take_rates(self, event: RatesReported, now: float) -> bool:
-        self._fleet.hear_rates(event, now)
-        # Calls that it holds back are looked at with the reply that it came with.
-        return False
 
     def _pause(self, event: Paused, now: float) -> bool:
         self._granting.is_paused = True
