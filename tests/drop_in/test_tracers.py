@@ -56,9 +56,6 @@ def by_wraps(function, around):
 
 
 WRAPPERS = {"functools.wraps": by_wraps, "a transparent proxy": Proxy}
-SENDS_APART = hasattr(AsyncAPIClient, "_send_request")
-"""Not before openai 2.31: what is watched further down than ``create`` is seen there, and shares no requests."""
-needs_a_place_to_share = pytest.mark.skipif(not SENDS_APART, reason="openai before 2.31: watched calls share nothing")
 ALONE = "a replaced method that shared requests do not pass"
 PLACES = {
     "create": (AsyncCompletions, "create"),
@@ -67,8 +64,7 @@ PLACES = {
     "the base class's post": (AsyncAPIClient, "post"),
     "the drop-in's request": (AsyncOpenAI, "request"),
 }
-HOOKS = ["_prepare_options", "_build_request", "_prepare_request", "_process_response"]
-HOOKS += ["_send_request"] if SENDS_APART else []
+HOOKS = ["_prepare_options", "_build_request", "_prepare_request", "_process_response", "_send_request"]
 OWNERS = {"openai's": openai.AsyncOpenAI, "the drop-in's": AsyncOpenAI, "the base class's": AsyncAPIClient}
 HOOKS_OF_OWNERS = [(owner, name) for owner in ("openai's", "the drop-in's") for name in HOOKS]
 HOOKS_OF_OWNERS += [("the base class's", name) for name in HOOKS if name != "_prepare_request"]
@@ -101,17 +97,16 @@ async def test_it_sees_every_call_and_they_share(wrap, place, seen, around, monk
     async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await complete(client)
         monkeypatch.setattr(owner, name, wrap(getattr(owner, name), around))
-        answers = await asyncio.gather(*[complete(client, f"p{n}", user=f"u{n}") for n in range(8)])
+        # A resource of openai's keeps the ``post`` that it was made with.
+        traced = client.with_options()
+        answers = await asyncio.gather(*[complete(traced, f"p{n}", user=f"u{n}") for n in range(8)])
         monkeypatch.undo()
         await complete(client)
         alone = client.statistics().alone.get(ALONE, 0)
     sizes = [len(heard.prompts) for heard in server.heard]
     assert sum(sizes) == 10
-    if SENDS_APART or place == "create":
-        assert len(sizes) < 10
-        assert alone == 0
-    else:
-        assert alone == 8
+    assert len(sizes) < 10
+    assert alone == 0
     assert sorted(map(id, seen)) == sorted(map(id, answers))
     assert len({answer.choices[0].text for answer in answers}) == 8
 
@@ -187,7 +182,7 @@ async def test_who_has_replaced_the_drop_ins_post_sees_every_call_and_they_share
     monkeypatch.setattr(AsyncOpenAI, "post", wrap(AsyncOpenAI.post, around))
     async with RawServer() as server, make(server.url, **TOGETHER) as client:
         answers = await asyncio.gather(*[complete(client, f"p{n}") for n in range(8)])
-        assert client.statistics().shared > 1 or not SENDS_APART
+        assert client.statistics().shared > 1
     assert sorted(map(id, seen)) == sorted(map(id, answers))
 
 
@@ -201,7 +196,7 @@ def test_threads_pass_the_drop_ins_post_too(monkeypatch, recorder):  # noqa: F81
     monkeypatch.setattr(OpenAI, "post", by_wraps(OpenAI.post, around))
     with OpenAI(base_url=recorder.url, api_key="k", dialect="vllm", max_retries=0) as client:
         answer = client.completions.create(model="m", prompt="p", max_tokens=1)
-        assert client.statistics().alone == {"no company" if SENDS_APART else ALONE: 1}
+        assert client.statistics().alone == {"no company": 1}
     assert seen == [answer]
 
 
@@ -213,7 +208,7 @@ async def test_one_client_alone_may_be_watched(name, seen, around):
         await asyncio.gather(*[complete(client, f"p{n}") for n in range(4)])
         await complete(other)
     assert len(seen) == 4
-    assert len(server.heard) < 5 or not SENDS_APART
+    assert len(server.heard) < 5
 
 
 @pytest.fixture
@@ -221,7 +216,6 @@ def watched(around, monkeypatch):
     monkeypatch.setattr(openai.AsyncOpenAI, "request", Proxy(openai.AsyncOpenAI.request, around))
 
 
-@needs_a_place_to_share
 async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen, monkeypatch):
     monkeypatch.setattr(client_module, "Backoff", partial(Backoff, base_s=0))
     reply = response(b'{"error": {"message": "no", "code": "c"}}', "500 No", [*JSON, ("retry-after", "0")])
@@ -249,7 +243,6 @@ def redact(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-@needs_a_place_to_share
 @pytest.mark.parametrize("name", ["post", "request"])
 async def test_what_it_passes_on_is_sent(name, monkeypatch):
     monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), redact))
@@ -266,7 +259,6 @@ async def test_what_it_passes_on_is_sent(name, monkeypatch):
     assert {heard.header("x-t") for heard in server.heard[2:]} == {None}
 
 
-@needs_a_place_to_share
 def test_what_it_passes_on_is_sent_by_threads_too(monkeypatch, recorder):  # noqa: F811
     monkeypatch.setattr(openai.OpenAI, "post", by_wraps(openai.OpenAI.post, redact))
     with OpenAI(base_url=recorder.url, api_key="k", labels=["x-t"], dialect="vllm", max_retries=0) as client:
@@ -277,7 +269,6 @@ def test_what_it_passes_on_is_sent_by_threads_too(monkeypatch, recorder):  # noq
     assert json.loads(raw.http_request.content)["prompt"] == "REDACTED"
 
 
-@needs_a_place_to_share
 @pytest.mark.parametrize("name", ["post", "request"])
 async def test_it_may_ask_something_else_meanwhile(name, monkeypatch):
     asked = []
@@ -297,7 +288,6 @@ async def test_it_may_ask_something_else_meanwhile(name, monkeypatch):
     assert [heard.method for heard in server.heard] == ["GET", "POST"]
 
 
-@needs_a_place_to_share
 @pytest.mark.parametrize("name", ["post", "request"])
 async def test_a_call_that_it_makes_twice_is_two_calls(name, monkeypatch):
     async def around(function, *args, **kwargs):
@@ -311,7 +301,6 @@ async def test_a_call_that_it_makes_twice_is_two_calls(name, monkeypatch):
     assert sum(server.prompts, []) == ["p", "p"]
 
 
-@needs_a_place_to_share
 async def test_raw_responses_keys_and_streams_pass_it(watched, seen):
     keys = iter(["first", "second", "third", "fourth"])
 
@@ -365,5 +354,5 @@ def test_threads_are_seen(place, monkeypatch, server):
             thread.start()
         for thread in threads:
             thread.join()
-        assert client.statistics().shared > 0 or not (SENDS_APART or name == "create")
+        assert client.statistics().shared > 0
     assert len(seen) == 8

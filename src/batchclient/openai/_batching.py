@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
+from batchclient.integrations.form import WireCalls, make_calls
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
@@ -37,7 +39,7 @@ from batchclient.openai._sharing import Past, Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
 from batchclient.retry import Backoff
-from batchclient.types import NOT_GIVEN
+from batchclient.types import NOT_GIVEN, Reply
 
 __all__ = ["Batching", "split_arguments"]
 
@@ -275,6 +277,38 @@ class Batching:
                 identity.is_refused = True
                 return None
         return client
+
+    async def reply(
+        self, identity: Identity | None, calls: WireCalls, timeout_s: float | None, max_attempts: int
+    ) -> Reply | Past:
+        """Make the calls of a request; ``Past``, and nothing sent, if openai's own code is to send it.
+
+        Raises:
+            BatchClientError: of the first call that failed.
+        """
+        if asyncio._get_running_loop() is None:
+            # On trio a BatchClient needs ``async with``, which nobody writes for us.
+            return Past.TRIO
+        client = self.client(identity)
+        if client is None:
+            return Past.NO_CLIENT
+        try:
+            reply = await make_calls(client, calls, timeout_s, max_attempts)
+        except ConfigError:
+            # Another running event loop uses the batch client.
+            return Past.LOOP
+        if reply is None:
+            return Past.REFUSED
+        self.sharing.answered(reply, len(calls.items))
+        return reply
+
+    def reply_to_thread(self, *asked: Any) -> Reply | Past:
+        """Make the calls likewise, in the event loop in the background."""
+        try:
+            return self.bridge().call(self.reply, *asked)
+        except ConfigError:
+            # Called from within the event loop in the background.
+            return Past.LOOP
 
     def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments for openai's ``copy``.

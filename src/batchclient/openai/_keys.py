@@ -4,8 +4,8 @@ Rules:
 - Threads and tasks that call at the same time ask for a key each. openai 2 has a single place for
   all answers, and writes the latest answer into a request.
 - A call's answer is known in the caller's own context alone.
-- A call asks once, as with openai. A call that does not share goes openai's own way with the answer
-  from before.
+- A call asks once, as with openai. A plain call that does not share after all goes openai's own way
+  with the answer from before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from openai import NotGiven, Omit
 
-__all__ = ["asked", "defaults_of", "forget", "keep", "prepared", "take_asked", "with_key"]
+__all__ = ["asked", "defaults_of", "keep", "prepared", "take_asked", "with_key"]
 
 _answer: ContextVar[str | None] = ContextVar("_answer", default=None)
 _asked: ContextVar[tuple[Any, str] | None] = ContextVar("_asked", default=None)
@@ -31,16 +31,10 @@ def keep(owner: Any, key: str) -> str:
     return key
 
 
-def forget() -> None:
-    """Forget the answers to earlier calls."""
-    _answer.set(None)
-
-
 @contextmanager
-def asked(owner: Any) -> Generator[None]:
-    """Let openai send a call that does not share, with the call's earlier answer, if any."""
-    key = _answer.get() if owner._batching.asks_for_key else None
-    before = _asked.set((owner, key) if key else None)
+def asked(owner: Any, key: str) -> Generator[None]:
+    """Let openai send a call that has had its answer."""
+    before = _asked.set((owner, key) if owner._batching.asks_for_key else None)
     try:
         yield
     finally:
@@ -91,7 +85,7 @@ def defaults_of(owner: Any) -> Any:
     """The headers of an openai client's every request, without the key's."""
     headers = owner.default_headers
     if not hasattr(owner, "_auth_headers") and "Authorization" not in owner._custom_headers:
-        # Until 2.30 openai counts its key among the default headers.
+        # Until 2.31 openai counts its key among the default headers.
         headers = {name: value for name, value in headers.items() if name != "Authorization"}
     return headers
 

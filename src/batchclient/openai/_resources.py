@@ -1,4 +1,4 @@
-"""The two calls that are made by the million, without openai's walk through the parameters' types.
+"""The calls that are made by the million, without openai's walk through the parameters' types.
 
 openai's ``create`` compares each parameter with its declared type, to rename keys, write dates and
 dump models. The walk takes most of a coalesced call's time, and changes nothing where all values
@@ -6,42 +6,56 @@ are plain JSON. So plain calls skip the walk. Every other call, and any paramete
 here, takes openai's own way. ``tests/drop_in`` compares both ways, parameter by parameter.
 
 Rules:
-- A plain call without options, with one prompt, is one coroutine from ``create`` to the answer.
-  Further coroutines and dictionaries cost time, also while the call waits: the garbage collector
-  looks at them again and again.
-- Such a call gets what ``share`` would give. Whatever is not clear at once is left to ``share``.
+- A plain call with one prompt is one coroutine from ``create`` to the answer. Further coroutines
+  and dictionaries cost time, also while the call waits: the garbage collector looks at them again
+  and again.
+- Such a call gets what openai's own way (``_drop_in``) would give. Whatever is not clear at once
+  goes that way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from array import array
+from base64 import b64decode
+from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import openai
+from openai import NotGiven
+from openai._models import FinalRequestOptions
 from openai.resources.chat import AsyncChat, Chat
 from openai.resources.chat import AsyncCompletions as AsyncChatCompletions
 from openai.resources.chat import Completions as ChatCompletions
 from openai.resources.completions import AsyncCompletions, Completions
-from openai.types import Completion
+from openai.resources.embeddings import AsyncEmbeddings, Embeddings
+from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient.errors import BatchClientError
-from batchclient.integrations.form import PATHS, read_body
-from batchclient.openai._calls import Planned
-from batchclient.openai._keys import asked
-from batchclient.openai._results import error_of, parse, validated
-from batchclient.openai._seams import is_openais, is_ours, is_untouched
+from batchclient.integrations.form import PATHS, WireCalls, read_body
+from batchclient.openai._calls import RAW, are_left_out
+from batchclient.openai._keys import asked, with_key
+from batchclient.openai._results import error_of, numbered, response_of, validated
+from batchclient.openai._seams import is_untouched
 from batchclient.openai._sharing import Past
-from batchclient.types import NOT_GIVEN
+from batchclient.types import NOT_GIVEN, Reply
 
 if TYPE_CHECKING:
     from batchclient._shell.runner import Runner
-    from batchclient.types import Completion as Answer
 
-__all__ = ["PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
+__all__ = [
+    "PlainChat",
+    "PlainCompletions",
+    "PlainEmbeddings",
+    "SyncPlainChat",
+    "SyncPlainCompletions",
+    "SyncPlainEmbeddings",
+    "plain_call",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -52,8 +66,9 @@ _SAMPLING = frozenset(
     }
 )  # fmt: skip
 COMPLETION_FIELDS = _SAMPLING | {"prompt", "best_of", "echo", "suffix"}
+EMBEDDING_FIELDS = frozenset({"model", "input", "dimensions", "encoding_format", "user"})
 CHAT_FIELDS = _SAMPLING | {"messages", "max_completion_tokens", "response_format", "top_logprobs"}
-_OPTIONS = {"timeout": "timeout", "extra_body": "extra_json"}
+_OPTIONS = {"timeout": "timeout", "extra_body": "extra_json", "extra_headers": "headers"}
 """Arguments that are no fields, and openai's words for them among a request's options."""
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
@@ -65,7 +80,7 @@ def plain_call(given: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str,
     for name, value in given.items():
         if name in fields and _is_plain(value):
             body[name] = value
-        elif name in _OPTIONS:
+        elif name in _OPTIONS and (name == "timeout" or _is_plain(value)):
             if value is not None or name == "timeout":
                 options[_OPTIONS[name]] = value
         else:
@@ -92,6 +107,10 @@ def _like(original: Any) -> Callable[[_F], _F]:
     return named  # type: ignore[no-any-return]
 
 
+_Plan = tuple[WireCalls, float | None, int]
+"""The calls, their whole time in seconds, and the most requests for each."""
+
+
 class _Route:
     """The plain calls of one of openai's resources.
 
@@ -104,110 +123,128 @@ class _Route:
 
     def __init__(self, openais: Any, path: str, fields: frozenset[str], cast_to: Any) -> None:
         self.openais = openais
-        self.path = path
-        self.cast_to = cast_to
+        self._path = path
+        self._cast_to = cast_to
         self._kind, self._subject = PATHS[path]
         self._subject_type = list if self._kind is Kind.CHAT else str
         self._fields = fields
 
-    def plain(self, client: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The body and the options of a call that may skip openai's own code; else ``None``."""
-        if self._subject not in given or "model" not in given or not client._may_skip or not is_ours(type(client).post):
-            return None
-        return plain_call(given, self._fields) if is_openais(self.openais.create) and not client.is_watched else None
+    def _plain(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        return plain_call(given, self._fields)
 
-    def begin(self, client: Any, given: dict[str, Any]) -> tuple[Runner, Request, str] | None:
-        """Submit a plain call of one prompt and without options; return the call and its key.
-
-        ``None``, with nothing done, if the call is not that plain.
-        """
+    def plan(self, client: Any, given: dict[str, Any]) -> _Plan | None:
+        """Return what a plain call asks for; ``None``: the call is not plain."""
         batching = client._batching
-        subject, model = given.get(self._subject), given.get("model")
-        if (
-            type(subject) is not self._subject_type
-            or not subject
-            or type(model) is not str
-            or not model
-            or batching.asks_for_key
-            or client._strict_response_validation
-            or asyncio._get_running_loop() is None
-            or not is_untouched(client, self.openais)
-        ):
+        if client._strict_response_validation or not is_untouched(client, self.openais):
             return None
-        for name, value in given.items():
-            if name not in self._fields or (type(value) not in _SCALARS and not _is_plain(value)):
-                return None
-        bounds = batching.bounds(client.timeout)
+        plain = self._plain(given)
+        if plain is None:
+            return None
+        params, options = plain
+        timeout = options.get("timeout", client.timeout)
+        bounds = batching.bounds(client.timeout if isinstance(timeout, NotGiven) else timeout)
+        extra, headers = options.get("extra_json"), options.get("headers")
         if isinstance(bounds, Past):
             return None
-        key = client.api_key
+        if headers and (RAW in map(str.lower, headers) or not are_left_out(batching.header_roles, headers)):
+            return None
+        subject, model = params.get(self._subject), params.get("model")
+        calls: WireCalls | None
+        if not extra and type(subject) is self._subject_type and subject and type(model) is str and model:
+            del params[self._subject], params["model"]
+            calls = WireCalls(self._kind, [subject], model, params)
+        else:
+            calls = read_body(self._path, {**params, **extra} if extra else params)
+        return None if calls is None else (calls, bounds.whole_s, 1 + client.max_retries)
+
+    def begin(self, client: Any, plan: _Plan, key: str) -> tuple[Runner, Request] | None:
+        """Submit a call of one prompt; ``None``, with nothing done, if it cannot begin here and now."""
+        calls, timeout_s, max_attempts = plan
+        if len(calls.items) > 1:
+            return None
+        batching = client._batching
         batch_client = batching.client(batching.identity(client, key))
         if batch_client is None:
             return None
-        params = given.copy()
-        del params[self._subject], params["model"]
-        timeout_s = NOT_GIVEN if bounds.whole_s is None else bounds.whole_s
         try:
             runner = batch_client._start()
             backend = runner.backend
             request = batch_client._calls.make(
-                subject,
-                model,
-                timeout_s,
-                params,
+                calls.items[0],
+                calls.model,
+                NOT_GIVEN if timeout_s is None else timeout_s,
+                calls.params,
                 backend.waiter(),
                 backend.now(),
-                kind=self._kind,
+                kind=calls.kind,
                 verbatim=True,
-                max_attempts=1 + client.max_retries,
+                max_attempts=max_attempts,
             )
         except BatchClientError:
             return None
         runner.submit(request)
-        return runner, request, key
+        return runner, request
 
-    def read(self, client: Any, given: Mapping[str, Any], key: str, answer: Answer) -> Any:
-        """Return the answer to a call that has begun, as an instance of openai's type."""
-        reply: Any = answer.reply
-        reply.attempts = answer.attempts
-        client._batching.sharing.answered(reply, 1)
-        made = validated(self.cast_to, reply)
-        return parse(client, self.planned(given, key), reply, self.cast_to) if made is None else made
+    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply) -> Any:
+        """Return the answer to a plain call, as an instance of openai's type."""
+        answer = validated(self._cast_to, reply)
+        if answer is None:
+            response = response_of(reply, self._request(client, given, key, reply.attempts - 1))
+            answer = client._process_response_data(data=reply.body, cast_to=self._cast_to, response=response)
+            numbered(answer, reply)
+        return answer
 
-    def planned(self, given: Mapping[str, Any], key: str) -> Planned:
-        """A call that has begun, for the request that its error shows."""
-        calls = read_body(self.path, given)
-        assert calls is not None, "such calls only begin"
-        return Planned(calls, self.path, None, 1, None, None, {}, given, key=key)
+    def error(self, client: Any, given: dict[str, Any], key: str, error: BatchClientError) -> openai.OpenAIError:
+        """Return openai's exception for a plain call's error."""
+        return error_of(client, error, self._request(client, given, key, max(0, error.attempt - 1)))
+
+    def _request(self, client: Any, given: dict[str, Any], key: str, retries_taken: int) -> Any:
+        """The request that openai would have built for a plain call."""
+        plain = self._plain(given)
+        assert plain is not None, "other calls do not begin here"
+        body, options = plain
+        final = FinalRequestOptions.construct(method="post", url=self._path, json_data=body, **options)
+        return client._build_request(with_key(client, final, key), retries_taken=retries_taken)
 
 
 def _creates(route: _Route) -> Any:
     """Return the ``create`` of a resource."""
 
+    async def make_several(resource: Any, client: Any, given: dict[str, Any], plan: _Plan, key: str) -> Any:
+        batching = client._batching
+        try:
+            reply = await batching.reply(batching.identity(client, key), *plan)
+        except BatchClientError as error:
+            raise route.error(client, given, key, error) from error
+        if not isinstance(reply, Past):
+            return route.read(client, given, key, reply)
+        with asked(client, key):
+            return await route.openais.create(resource, **given)
+
     @_like(route.openais.create)
     async def create(self: Any, **given: Any) -> Any:
         client = self._client
-        begun = route.begin(client, given)
-        if begun is not None:
-            runner, request, key = begun
-            # Nothing waits with the call that nobody reads.
-            del begun
-            try:
-                answer = await runner.backend.wait(request.waiter)
-            except BatchClientError as error:
-                raise error_of(client, route.planned(given, key), error) from error
-            except BaseException:
-                runner.leave(request)
-                raise
-            return route.read(client, given, key, answer)
-        plain = route.plain(client, given)
-        if plain is None:
+        plan = route.plan(client, given) if asyncio._get_running_loop() is not None else None
+        if plan is None:
             return await route.openais.create(self, **given)
-        shared = await client.share(route.path, *plain, {}, route.cast_to)
-        if not isinstance(shared, Past):
-            return shared
-        with asked(client):
-            return await route.openais.create(self, **given)
+        key = await client._refresh_api_key() if client._batching.asks_for_key else client.api_key
+        begun = route.begin(client, plan, key)
+        if begun is None:
+            return await make_several(self, client, given, plan, key)
+        runner, request = begun
+        # Nothing waits with the call that nobody reads.
+        del begun, plan
+        try:
+            answer = await runner.backend.wait(request.waiter)
+        except BatchClientError as error:
+            raise route.error(client, given, key, error) from error
+        except BaseException:
+            runner.leave(request)
+            raise
+        reply = answer.reply
+        reply.attempts = answer.attempts
+        client._batching.sharing.answered(reply, 1)
+        return route.read(client, given, key, reply)
 
     return create
 
@@ -218,20 +255,46 @@ def _creates_blocking(route: _Route) -> Any:
     @_like(route.openais.create)
     def create(self: Any, **given: Any) -> Any:
         client = self._client
-        plain = route.plain(client, given)
-        if plain is None:
+        plan = route.plan(client, given) if client._shares else None
+        if plan is None:
             return route.openais.create(self, **given)
-        shared = client.share(route.path, *plain, {}, route.cast_to)
-        if not isinstance(shared, Past):
-            return shared
-        with asked(client):
+        batching = client._batching
+        key = client._refresh_api_key() if batching.asks_for_key else client.api_key
+        try:
+            # Who asks is known here: other threads may set other values before the loop looks.
+            reply = batching.reply_to_thread(batching.identity(client, key), *plan)
+        except BatchClientError as error:
+            raise route.error(client, given, key, error) from error
+        if not isinstance(reply, Past):
+            return route.read(client, given, key, reply)
+        with asked(client, key):
             return route.openais.create(self, **given)
 
     return create
 
 
+class _EmbeddingRoute(_Route):
+    """Vectors travel as base64 where the caller names no format, as openai's own code has it."""
+
+    def _plain(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        return super()._plain({"encoding_format": "base64", **given})
+
+    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply) -> Any:
+        """Return the answer to a plain call, its vectors as lists of numbers."""
+        if "encoding_format" in given or not isinstance(reply.body, dict):
+            return super().read(client, given, key, reply)
+        for item in reply.body.get("data") or ():
+            if isinstance(item.get("embedding"), str):
+                item["embedding"] = array("f", b64decode(item["embedding"])).tolist()
+        answer = super().read(client, given, key, reply)
+        if not answer.data:
+            raise ValueError("No embedding data received")
+        return answer
+
+
 _COMPLETIONS = "/completions", COMPLETION_FIELDS, Completion
 _CHATS = "/chat/completions", CHAT_FIELDS, ChatCompletion
+_EMBEDDINGS = "/embeddings", EMBEDDING_FIELDS, CreateEmbeddingResponse
 
 
 class PlainCompletions(AsyncCompletions):
@@ -240,6 +303,10 @@ class PlainCompletions(AsyncCompletions):
 
 class PlainChatCompletions(AsyncChatCompletions):
     create = _creates(_Route(AsyncChatCompletions, *_CHATS))
+
+
+class PlainEmbeddings(AsyncEmbeddings):
+    create = _creates(_EmbeddingRoute(AsyncEmbeddings, *_EMBEDDINGS))
 
 
 class PlainChat(AsyncChat):
@@ -255,6 +322,10 @@ class SyncPlainCompletions(Completions):
 
 class SyncPlainChatCompletions(ChatCompletions):
     create = _creates_blocking(_Route(ChatCompletions, *_CHATS))
+
+
+class SyncPlainEmbeddings(Embeddings):
+    create = _creates_blocking(_EmbeddingRoute(Embeddings, *_EMBEDDINGS))
 
 
 class SyncPlainChat(Chat):

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -19,32 +18,23 @@ import openai
 from openai._models import FinalRequestOptions
 
 from batchclient._shell.log import log
-from batchclient.errors import BatchClientError, ConfigError
-from batchclient.integrations.form import PATHS, make_calls
+from batchclient.errors import BatchClientError
 from batchclient.openai._arguments import SyncArguments
-from batchclient.openai._batching import Batching, split_arguments
-from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
-from batchclient.openai._identity import Identity
-from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
-from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions
-from batchclient.openai._results import error_of, parse, response_of, to_process
-from batchclient.openai._seams import is_replaced, is_watched, key_of, mark, seams, take_options
-from batchclient.openai._sharing import Past, SharingStatistics
+from batchclient.openai._batching import split_arguments
+from batchclient.openai._calls import Planned
+from batchclient.openai._drop_in import DropIn
+from batchclient.openai._keys import keep, prepared, take_asked
+from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions, SyncPlainEmbeddings
+from batchclient.openai._results import error_of, response_of
 from batchclient.types import Reply
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from batchclient.client import BatchClient
 
 __all__ = ["OpenAI"]
 
 
-_OPENAIS = openai.OpenAI
-"""Taken at import: later, programs put the drop-in in the place of openai's class."""
-
-
-class OpenAI(openai.OpenAI):
+class OpenAI(DropIn, openai.OpenAI):
     """``openai.OpenAI``, whose completions, chats and embeddings share requests.
 
     Calls that threads make at the same time share.
@@ -57,12 +47,7 @@ class OpenAI(openai.OpenAI):
         openai.OpenAIError: one of openai's arguments is wrong.
     """
 
-    _batching: Batching
-    _may_share, _may_skip = True, True
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._may_share, cls._may_skip = seams(cls, OpenAI)
+    _openais = openai.OpenAI
 
     def __init__(self, **arguments: Unpack[SyncArguments]) -> None:
         theirs, self._batching = split_arguments(arguments)
@@ -86,102 +71,23 @@ class OpenAI(openai.OpenAI):
             return None
         return self._batching.bridge().ask(self._batching.client, self._batching.identity(self, self.api_key))
 
-    @property
-    def is_watched(self) -> bool:
-        """As ``AsyncOpenAI.is_watched``."""
-        return is_watched(self, _OPENAIS)
-
-    def statistics(self) -> SharingStatistics:
-        """As ``AsyncOpenAI.statistics``."""
-        return self._batching.sharing.statistics()
-
-    def post(
-        self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
-    ) -> Any:
-        """Send a request, shared where possible. Resources call ``post``, with openai's signature."""
-        options = options or {}
-        openais: Any = super().post
-        if path == RESPONSES:
-            self._batching.sharing.passed(Past.RESPONSES)
-        elif path in PATHS and not self.is_watched:
-            answer = self.share(path, body, options, more, cast_to)
-            if not isinstance(answer, Past):
-                return answer
-            self._batching.sharing.passed(answer)
-            with asked(self):
-                return openais(path, cast_to=cast_to, body=body, options=options, **more)
-        return openais(path, cast_to=cast_to, body=body, options=options, **more)
-
-    def share(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any) -> Any:
-        """Make a call that may share a request; ``Past``, and nothing sent, if the call may not."""
-        if self._batching.asks_for_key:
-            forget()
-        planned = self._planned(path, body, options, more)
-        if isinstance(planned, Past):
-            return planned
-        key = self._refresh_api_key() if self._batching.asks_for_key else self.api_key
-        reply = self._reply(planned, key)
-        if isinstance(reply, Past):
-            return reply
-        if planned.raw is None:
-            return parse(self, planned, reply, cast_to)
-        return self._process_response(**to_process(self, planned, reply, cast_to))
-
-    def _planned(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
-        if not self._shares:
-            return Past.BLOCKING
-        if not self._may_share:
-            return Past.SUBCLASS
-        return Past.REPLACED if is_replaced(self, _OPENAIS) else plan(self, path, body, options, more)
-
-    def _reply(self, planned: Planned, key: str, request: Any = None) -> Reply | Past:
-        planned.key = key
-        # Here, and not in the loop's thread: by then other threads may have set other values.
-        identity = self._batching.identity(self, key)
-        try:
-            reply = self._batching.bridge().call(self._call, planned, identity)
-        except ConfigError:
-            # Called from within the event loop in the background.
-            return Past.LOOP
-        except BatchClientError as error:
-            raise error_of(self, planned, error, request) from error
-        if not isinstance(reply, Past):
-            self._batching.sharing.answered(reply, len(planned.calls.items))
-        return reply
-
-    async def _call(self, planned: Planned, identity: Identity | None) -> Reply | Past:
-        client = self._batching.client(identity)
-        if client is None:
-            return Past.NO_CLIENT
-        reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
-        return Past.REFUSED if reply is None else reply
-
-    def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> Any:
-        """Build a request, and mark a watched call's. openai's ``_build_request``."""
-        request = super()._build_request(options, retries_taken=retries_taken)
-        if self.is_watched and not retries_taken:
-            mark(request, options)
-        return request
-
     def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
-        """Send a request that openai's own code has built. openai's ``_send_request``.
-
-        A watched call's request is shared.
-        """
-        options = take_options(request)
-        if options is not None:
-            response = self._share_built(request, options, stream=stream)
-            if not isinstance(response, Past):
-                return response
-            self._batching.sharing.passed(response)
+        """Send a request that openai has built, shared where possible. openai's ``_send_request``."""
+        planned = self._planned(request, stream=stream)
+        if isinstance(planned, Planned):
+            # Here, and not in the loop's thread: by then other threads may have set other values.
+            identity = self._batching.identity(self, planned.key)
+            asked = (identity, planned.calls, planned.timeout_s, planned.max_attempts)
+            try:
+                reply = self._batching.reply_to_thread(*asked)
+            except BatchClientError as error:
+                raise error_of(self, error, self._shown(planned, error.attempt - 1)) from error
+            if isinstance(reply, Reply):
+                return response_of(reply, self._shown(planned, reply.attempts - 1), planned.began)
+            planned = reply
+        if planned is not None:
+            self._batching.sharing.passed(planned)
         return super()._send_request(request, stream=stream, **more)
-
-    def _share_built(self, request: Any, options: FinalRequestOptions, *, stream: bool) -> Any:
-        planned = self._planned(*post_of(self, options, request, stream=stream))
-        if isinstance(planned, Past):
-            return planned
-        reply = self._reply(planned, key_of(request), request)
-        return reply if isinstance(reply, Past) else response_of(self, planned, reply, request)
 
     def _refresh_api_key(self) -> str:
         """Ask for a key, if a function answers the key. openai's ``_refresh_api_key``."""
@@ -203,11 +109,9 @@ class OpenAI(openai.OpenAI):
         def chat(self) -> SyncPlainChat:
             return SyncPlainChat(self)
 
-    def copy(self, **arguments: Any) -> Self:
-        """Return a client with other options and the same scheduler. openai's ``copy``."""
-        return super().copy(**self._batching.for_copy(self, arguments))
-
-    with_options = copy
+        @cached_property
+        def embeddings(self) -> SyncPlainEmbeddings:
+            return SyncPlainEmbeddings(self)
 
     def close(self) -> None:
         """End every call, close the connections. openai's ``close``."""

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any
 
@@ -36,7 +35,7 @@ class Retries:
         self._counters = counters
         self._unpaid: dict[Endpoint, deque[Group]] = {}
         """Calls past their pause, in the line for the retry budget of their endpoint."""
-        self._unpaid_until = math.inf
+        self._unpaid_until: float | None = None
 
     # At once ----------------------------------------------------------------------------------------------------
 
@@ -120,15 +119,16 @@ class Retries:
         note_pause(failed.alive, now)
         return failed
 
-    def next_due(self) -> float:
+    def next_due(self) -> float | None:
         """Return the time when the first call is due."""
         first = self._later.peek()
-        return self._unpaid_until if first is None else min(first.not_before, self._unpaid_until)
+        times = (None if first is None else first.not_before, self._unpaid_until if self._later.size else None)
+        return min((time for time in times if time is not None), default=None)
 
     def requeue(self, now: float) -> None:
         """Queue the calls whose pause is over and whose retry is paid for."""
         if self._unpaid:
-            self._unpaid_until = math.inf
+            self._unpaid_until = None
             for endpoint, line in list(self._unpaid.items()):
                 while line and self._pay(line[0], now):
                     line.popleft()
@@ -165,7 +165,8 @@ class Retries:
         free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
         tokens = failed.tokens_of(group.size)
         if not free and not endpoint.budget.take(tokens, limit, now):
-            self._unpaid_until = min(endpoint.budget.when(limit, now), self._unpaid_until)
+            until = endpoint.budget.when(limit, now)
+            self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
         if free and has_price and group.failures == 1:
             endpoint.budget.sent(-tokens, -group.size)
