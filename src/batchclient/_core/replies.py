@@ -21,7 +21,7 @@ from collections.abc import Callable
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.fleet import Fleet
 from batchclient._core.kinds import Kind
-from batchclient._core.learnt.answers import Tally
+from batchclient._core.learnt.answers import Tally, tick_off
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.times import is_fresh
 from batchclient._core.limits import REFUSALS, Outcome, Sample
@@ -83,13 +83,13 @@ class Replies:
         observed = self._counters.observed
         kind = batch.shape.kind
         health = self._counters.health if kind is Kind.COMPLETION or kind is Kind.CHAT else None
-        tally = Tally(batch, event.answers, observed.of_answers(kind._value_), health, now)
+        tally = tick_off(batch, event.answers, observed.of_answers(kind._value_), health, now)
         lone_member = False
         if tally.count:
             lone_member = batch.bare and self._outcomes.member_first.is_trial(batch)
             self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
             batch.pace.served(batch, tally.count * weight, now)
-        endpoint.abandoned -= tally.abandoned * weight
+        endpoint.abandoned -= (tally.count - len(tally.resolved)) * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
         endpoint.give_back(tally.count * weight, now)

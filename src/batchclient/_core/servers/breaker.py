@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 
+from batchclient._core.servers.pause import Pause
+
 __all__ = ["Breaker"]
 
 _FIRST_PAUSE_S = 300.0
@@ -29,12 +31,10 @@ class Breaker:
         first_s, longest_s: the first and the longest pause.
     """
 
-    __slots__ = ("_first_s", "_is_suspected", "_longest_s", "_pause_s", "is_closed", "is_proven", "trial", "until")
+    __slots__ = ("_is_suspected", "_pause", "is_closed", "is_proven", "trial", "until")
 
     def __init__(self, first_s: float = _FIRST_PAUSE_S, longest_s: float = _LONGEST_PAUSE_S) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._pause_s = 0.0
+        self._pause = Pause(first_s, longest_s)
         self._is_suspected = False
         self.is_proven = False
         """Whether the server ever took it."""
@@ -56,8 +56,7 @@ class Breaker:
         """Note a refusal. During the pause, refusals of older batches say nothing new."""
         if not self.is_closed and now < self.until:
             return
-        self._pause_s = min(self._longest_s, 2 * self._pause_s) if self._pause_s else self._first_s
-        self.is_closed, self.until, self.trial = False, now + self._pause_s, None
+        self.is_closed, self.until, self.trial = False, now + self._pause.take(), None
 
     def begin(self, batch: int) -> None:
         """Note that a batch uses the thing."""
@@ -75,7 +74,8 @@ class Breaker:
         """Note that the server took the thing."""
         self.is_proven, self._is_suspected = True, False
         if not self.is_closed:
-            self.is_closed, self.trial, self._pause_s = True, None, 0.0
+            self.is_closed, self.trial = True, None
+            self._pause.forget()
 
     def suspect(self) -> None:
         """Note a failure for which nobody gave a reason."""
