@@ -136,11 +136,11 @@ class Endpoint:
             self.paces[subject] = pace = Pace()
         return pace
 
-    def sendable(self, now: float, shape: Shape | None = None) -> Hold | None:
-        """The gate. Move on with time; return what holds the next request back.
+    def sendable(self, now: float) -> Hold | None:
+        """The gate. Move on with time; return what holds the next request back, of whatever kind.
 
         ``None``: it may go, with as many sequences as permits are ``free``; to an ejected endpoint
-        a single call. Without a ``shape`` the answer is for calls of every kind and model.
+        a single call.
         """
         if self.leaving:
             return _REMOVED
@@ -153,9 +153,7 @@ class Endpoint:
             if now < self.pause.until:
                 return self.pause
             self.pause = None
-        if self.rates is not None and (hold := self.rates.sendable(now)) is not None:
-            return hold
-        return None if shape is None else self.pace(shape).sendable(now)
+        return None if self.rates is None else self.rates.sendable(now)
 
     def holds(self, now: float, shape: Shape | None = None) -> list[Hold]:
         """All that holds calls back now though permits are free. Changes nothing.
