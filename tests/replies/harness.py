@@ -88,7 +88,7 @@ def batch_of(shape, *prompts, streamed=False, **fields):
         request.state, request.attempts = RequestState.IN_FLIGHT, 1
         requests.append(request)
     size = len(requests)
-    told = (SENT_AT, SENT_AT, None, size, size)
+    told = (SENT_AT, None, size, size)
     return Batch(1, 0, shape, requests, streamed, 0, *told, answered=bytearray(size))
 
 

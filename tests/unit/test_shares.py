@@ -31,7 +31,7 @@ def test_shares_add_up(total, sizes):
 def listed(*prompt_tokens, **shape):
     requests = [Request(Shape(b"k", b"{}"), b'"p"', prompt_tokens=tokens) for tokens in prompt_tokens]
     shape = Shape(b"k", b"{}", **{"max_output_tokens": 4, **shape})
-    return Batch(0, 0, shape, requests, streamed=False, failures=0, sent_at=0.0, oldest_at=0.0)
+    return Batch(0, 0, shape, requests, streamed=False, failures=0, sent_at=0.0)
 
 
 def test_a_lists_usage_is_shared_out():

@@ -3,6 +3,9 @@
 ``Ask`` is the command; the shell reads the pages. ``ServerKnown`` brings what they say, ``Asked``
 the end of the question. (How busy a server is holds no call: see ``_shell/watcher``.)
 
+    AWAITED ──its question is answered──▶ HEALTHY
+    AWAITED ──no server answered within ``wait_for_server_s``──▶ HEALTHY, as without a wait
+
 Rules:
 - Servers are asked only while calls are under way; with none under way no timer runs. An open
   question outlives the last call. A failed one fails no call, and earlier knowledge stays.
@@ -15,18 +18,28 @@ Rules:
   that time. (For a longer one: ``server_metrics=False``, since a catch-all route would be called.)
 - An answer holds until the endpoint comes back from an outage, perhaps as another server. After
   silence the question is repeated after 5 s, then every 60 s.
-- A server that is awaited (see ``arrivals``) is asked with the first call in any case, and again
-  after 1 s ten times, then at growing pauses up to 5 s.
+- With ``wait_for_server_s`` every server is awaited at first, one that joins later, too. It gets no
+  call, not even as a probe, and so no call uses up an attempt there. It is asked with the first
+  call in any case, and again after 1 s ten times, then at growing pauses up to 5 s.
+- The wait for a first server begins with the first call, unless the client pauses, or with the
+  question for the model. It ends when nobody waits any more: a later call has the whole time.
+  When its time is over, all waiting calls fail; later calls are tried as without a wait.
+- Once one server has answered, the others are asked while calls are under way, without an end.
+- A wait counts as an outage in errors and statistics; it is told at its first failure, then once a
+  minute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batchclient._core.messages import Ask, Asked, Command
+from batchclient._core.messages import Ask, Asked, Command, Failure, Notice
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
+from batchclient._core.spent import ServerOutage, seconds
+from batchclient.errors import NoServerAnswered
 
 __all__ = ["Asking"]
 
@@ -35,6 +48,7 @@ _PAUSES_S = (5.0, 60.0)
 _AWAITED_PAUSES_S = (*[1.0] * 10, 2.0, 3.0, 4.0, 5.0)
 _EARLY_S = 0.001
 """A timer may fire this much too soon, seconds."""
+_TOLD_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
@@ -50,51 +64,66 @@ class _Question:
 
 
 class Asking:
-    """The questions of one scheduler.
+    """The questions of one scheduler, and its wait for servers that have not answered yet.
 
     Args:
-        endpoints: by id; the first are there.
+        serving: the endpoints that may be granted on; the first are there.
         command: takes a command.
+        tell: announces an endpoint's state, with its reason, and a warning with what it is of.
         asks_first: whether a server may be asked before its first list; ``None``: never at all.
+        wait_s: how long calls wait for a first server, seconds; 0: no server is awaited.
     """
 
     def __init__(
         self,
-        endpoints: Mapping[int, Endpoint],
+        serving: Sequence[Endpoint],
         command: Callable[[Command], None],
+        tell: Callable[[Endpoint, str, Notice, str], None],
         asks_first: Callable[[], bool] | None,
+        wait_s: float,
     ) -> None:
-        self._endpoints = endpoints
+        self._serving = serving
         self._command = command
+        self._tell = tell
         self._asks_first = asks_first
-        self.questions: dict[int, _Question] = {}
-        """By endpoint; a known one has none."""
+        self._wait_s = wait_s
+        self.questions: dict[Endpoint, _Question] = {}
+        """A known endpoint has none."""
+        self._tell_at: dict[Endpoint, float] = {}
+        """When a wait is told next."""
         self.look_at: float | None = None
         """When a question may be due; ``None``: not before a call is made, or a batch is sent."""
         self.unasked = False
         """Whether an endpoint is there for which ``ask_first`` was not called yet."""
-        for number in endpoints:
-            self.add(number)
+        self.wait_ends_at: float | None = None
+        """When the wait for a first server ends; ``None``: no call waits for one."""
+        for endpoint in serving:
+            self.add(endpoint)
 
-    def add(self, number: int) -> None:
-        """An endpoint was added."""
+    def add(self, endpoint: Endpoint) -> None:
+        """An endpoint is there."""
+        if self._wait_s:
+            endpoint.health.wait()
         if self._asks_first is not None:
-            self.questions[number] = _Question()
+            self.questions[endpoint] = _Question()
             self.unasked, self.look_at = True, None
 
-    def remove(self, number: int) -> None:
+    def remove(self, endpoint: Endpoint) -> None:
         """An endpoint has gone."""
-        self.questions.pop(number, None)
+        self.questions.pop(endpoint, None)
+        self._tell_at.pop(endpoint, None)
+
+    # Questions -------------------------------------------------------------------------------------------------------
 
     def ask_first(self, now: float) -> None:
         """Calls are queued: ask before their first lists are sent, if that may be; the lists wait."""
         self.unasked = False
-        new = [number for number, question in self.questions.items() if question.ask_at is None]
+        new = [endpoint for endpoint, question in self.questions.items() if question.ask_at is None]
         if self._awaits or (new and self._asks_first is not None and self._asks_first()):
             self.look_at = now
-            for number in new:
-                self.questions[number].ask_at = now
-                self._endpoints[number].abilities.hold_lists(now)
+            for endpoint in new:
+                self.questions[endpoint].ask_at = now
+                endpoint.abilities.hold_lists(now)
 
     def sent(self, now: float) -> None:
         """A batch is sent."""
@@ -107,39 +136,49 @@ class Asking:
     def look(self, now: float) -> None:
         """Ask the questions due now."""
         waiting = []
-        for number, question in self.questions.items():
+        for endpoint, question in self.questions.items():
             if question.ask_at is None or question.is_open:
                 continue
             if question.ask_at <= now + _EARLY_S:
-                self._command(Ask(number, question.anew))
+                self._command(Ask(endpoint.id, question.anew))
                 question.is_open = True
             else:
                 waiting.append(question.ask_at)
         self.look_at = min(waiting, default=None)
 
-    def asked(self, event: Asked, now: float, *, busy: bool) -> None:
-        """A question has ended, or needs no asking; ``busy``: calls are under way."""
-        question = self.questions.get(event.endpoint)
+    def asked(self, endpoint: Endpoint, event: Asked, now: float, *, busy: bool) -> bool:
+        """A question has ended, or needs no asking; return whether its server was awaited.
+
+        ``busy``: calls are under way.
+        """
+        was_awaited = _is_awaited(endpoint)
+        if was_awaited and event.failure is not None:
+            self._wait_on(endpoint, event.failure, now)
+        elif was_awaited:
+            self._end_wait(endpoint, "it has answered", now)
+            endpoint.health.answered_once = True
+        question = self.questions.get(endpoint)
         if question is None:
-            return
-        self._endpoints[event.endpoint].abilities.release_lists()
-        question.is_open, question.anew = False, self._is_awaited(event.endpoint)
+            return was_awaited
+        endpoint.abilities.release_lists()
+        question.is_open, question.anew = False, _is_awaited(endpoint)
         if question.anew or not event.answered:
             pauses = _AWAITED_PAUSES_S if question.anew else _PAUSES_S
             question.ask_at = now + pauses[min(question.silences, len(pauses) - 1)]
             question.silences += 1
         else:
-            del self.questions[event.endpoint]
+            del self.questions[endpoint]
         self.look_at = None
         if busy:
             self.look(now)
+        return was_awaited
 
-    def ask_again(self, number: int, now: float) -> None:
+    def ask_again(self, endpoint: Endpoint, now: float) -> None:
         """An endpoint has come back, perhaps as another server."""
-        if self._asks_first is not None and number in self._endpoints:
-            self.questions[number] = _Question(now, anew=True)
+        if self._asks_first is not None:
+            self.questions[endpoint] = _Question(now, anew=True)
             if self._asks_first():
-                self._endpoints[number].abilities.hold_lists(now)
+                endpoint.abilities.hold_lists(now)
             self.look_at = None
             self.sent(now)
 
@@ -151,11 +190,47 @@ class Asking:
 
     def close(self) -> None:
         """The client closes: ask nothing more."""
-        self._asks_first, self.questions, self.look_at = None, {}, None
+        self._asks_first, self.look_at, self.wait_ends_at = None, None, None
+        self.questions.clear()
 
     @property
     def _awaits(self) -> bool:
-        return any(self._is_awaited(number) for number in self.questions)
+        return any(map(_is_awaited, self.questions))
 
-    def _is_awaited(self, number: int) -> bool:
-        return self._endpoints[number].health.state is HealthState.AWAITED
+    # The wait for a first server -------------------------------------------------------------------------------------
+
+    def look_at_wait(self, now: float, *, busy: bool) -> NoServerAnswered | None:
+        """Begin the wait for a first server if somebody waits, else end it; return its error in the end."""
+        awaited = [endpoint for endpoint in self._serving if _is_awaited(endpoint)]
+        if len(awaited) < len(self._serving) or not busy:
+            self.wait_ends_at = None
+        elif self.wait_ends_at is None:
+            self.wait_ends_at = now + self._wait_s
+        elif now >= self.wait_ends_at:
+            told = ", ".join(f"{endpoint.shown_name} ({endpoint.health.reason})" for endpoint in awaited)
+            for endpoint in awaited:
+                endpoint.outage = None
+                self._end_wait(endpoint, "it is waited for no longer", now)
+            self.wait_ends_at = None
+            return NoServerAnswered(f"no server answered in {seconds(self._wait_s)}: {told}")
+        return None
+
+    def _wait_on(self, endpoint: Endpoint, failure: Failure, now: float) -> None:
+        outage = endpoint.outage
+        if outage is None:
+            endpoint.outage = outage = ServerOutage(endpoint.shown_name, "", now, failure, awaited=True)
+        outage.seen = endpoint.health.reason = failure.seen or failure.message
+        outage.failure = failure
+        if now >= self._tell_at.get(endpoint, now):
+            self._tell_at[endpoint] = now + _TOLD_EVERY_S
+            is_bound = self.wait_ends_at is not None and self.wait_ends_at < math.inf
+            bound = f"; calls wait {seconds(self._wait_s)} at most" if is_bound else ""
+            self._tell(endpoint, outage.seen, "server_awaited", f"{outage.sentence(now)}{bound}")
+
+    def _end_wait(self, endpoint: Endpoint, reason: str, now: float) -> None:
+        endpoint.health.end_wait(reason)
+        self._tell(endpoint, reason, "server_arrived", endpoint.end_outage(now))
+
+
+def _is_awaited(endpoint: Endpoint) -> bool:
+    return endpoint.health.state is HealthState.AWAITED

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 
 from batchclient._core.adjustments import Adjustments
-from batchclient._core.arrivals import Arrivals
 from batchclient._core.asking import Asking
 from batchclient._core.failures import Sign
 from batchclient._core.learnt.proof import Proof
@@ -47,6 +46,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
 from batchclient._core.servers.outage import Outage
+from batchclient._core.servers.rates import pause_of
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import Counters
@@ -81,9 +81,8 @@ class Fleet:
     ) -> None:
         self.by_id = {endpoint.id: endpoint for endpoint in endpoints}
         self.serving = list(self.by_id.values())
-        self.asking = Asking(self.by_id, command, asks_first)
         self.outage = Outage(self.by_id, self.serving, settings.outage_patience_s)
-        self.arrivals = Arrivals(self.serving, settings.wait_for_server_s, self.tell)
+        self.asking = Asking(self.serving, command, self.tell, asks_first, settings.wait_for_server_s)
         self._settings = settings
         self._command = command
         self._observed = counters.observed
@@ -219,14 +218,17 @@ class Fleet:
     def take_outcome(self, event: Asked, now: float, *, busy: bool) -> None:
         """A question which server an endpoint is has ended."""
         endpoint = self.by_id.get(event.endpoint)
-        if endpoint is not None and self.arrivals.asked(endpoint, event.failure, now):
-            self.outage.watch(now)
         # Lists wait no longer, nor does any call for a server that was awaited.
-        self.asking.asked(event, now, busy=busy)
+        if endpoint is not None and self.asking.asked(endpoint, event, now, busy=busy):
+            self.outage.watch(now)
 
-    def hear_rates(self, event: RatesReported, now: float) -> None:
-        """A gateway has reported the rest of its rate limits."""
-        self.by_id[event.endpoint].hear_rates(event.windows, now)
+    def hear_rates(self, event: RatesReported, now: float) -> bool:
+        """A gateway has reported the rest of its rate limits; a shorter pause ends no longer one."""
+        endpoint, pause = self.by_id[event.endpoint], pause_of(event.windows, now)
+        if pause is not None and (endpoint.pause is None or pause.until > endpoint.pause.until):
+            endpoint.pause = pause
+        # Calls that it holds back are looked at with the reply that it came with.
+        return False
 
     def end_unanswered(self, batch: Batch, now: float) -> None:
         """A request has ended in silence, or a caller's deadline has passed there."""
@@ -278,8 +280,7 @@ class Fleet:
         self.serving.append(endpoint)
         self._observed.server_comes(endpoint.shown_name)
         self._count()
-        self.asking.add(event.endpoint)
-        self.arrivals.add(endpoint)
+        self.asking.add(endpoint)
         self.outage.watch(now)
 
     def know(self, event: ServerKnown, now: float) -> None:
@@ -346,7 +347,7 @@ class Fleet:
         """Forget a leaving endpoint if its last batch is over."""
         if not (endpoint.in_flight or endpoint.open):
             del self.by_id[endpoint.id]
-            self.asking.remove(endpoint.id)
+            self.asking.remove(endpoint)
             self._command(EndpointGone(endpoint.id))
             if all(other.shown_name != endpoint.shown_name for other in self):
                 self._observed.server_goes(endpoint.shown_name)
@@ -383,7 +384,7 @@ class Fleet:
         if not is_known:
             self.tell(endpoint, health.reason, "outage_ended" if health.in_use else "outage_began", words)
         if health.state is HealthState.RECOVERING:
-            self.asking.ask_again(endpoint.id, now)
+            self.asking.ask_again(endpoint, now)
         if is_ejected:
             endpoint.life.end_silence()
             endpoint.limit.interrupt(now)

@@ -7,7 +7,7 @@ Rules 3, 5 and 9 of the scheduler, and:
 - An endpoint which has refused calls of a shape is passed over for them while another may take them
   (see ``models``).
 - An endpoint that has not answered yet gets nothing where the client waits for it (see
-  ``arrivals``).
+  ``asking``).
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
 - Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
   ``rates``).
@@ -299,7 +299,6 @@ class Granting:
             streamed=streamed and (shape.to_caller or not bare),
             failures=group.failures,
             sent_at=now,
-            oldest_at=requests[0].queued_at,
             alone=(terms.alone or company) if size == 1 else "",
             isolation=group.isolation,
             packed=shape.packable and not bare and abilities.packing.allows(now),
@@ -318,8 +317,6 @@ class Granting:
             if request.timeout_s is not None:
                 is_timed = True
             prompt_tokens += request.prompt_tokens
-            if request.queued_at < batch.oldest_at:  # noqa: PLR1730  # as in ``handle``
-                batch.oldest_at = request.queued_at
         if is_timed:
             self._deadlines.begin(requests, now)
         if terms.is_stranger and size > 1 and not group.sealed and endpoint.abilities.proof is None:

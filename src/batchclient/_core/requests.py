@@ -306,7 +306,6 @@ class Batch:
         streamed: whether the reply is asked for as a stream.
         failures: failed attempts of these requests before (splits not counted).
         sent_at: when the batch was granted.
-        oldest_at: when the oldest request was submitted.
     """
 
     id: int
@@ -316,7 +315,6 @@ class Batch:
     streamed: bool
     failures: int
     sent_at: float
-    oldest_at: float
     isolation: Isolation | None = None
     unanswered: int = 0
     """Requests without an answer yet, abandoned requests too."""
@@ -356,6 +354,11 @@ class Batch:
     """Whether numbers are asked for as base64."""
     bare: bool = False
     """Whether the batch goes plain, without fields of ours: those may be why such calls fail."""
+
+    @property
+    def oldest_at(self) -> float:
+        """When the oldest of the requests was submitted."""
+        return min(request.queued_at for request in self.requests)
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

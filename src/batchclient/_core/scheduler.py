@@ -149,7 +149,7 @@ class Scheduler:
             LoadReported: fleet.take_load,
             Asked: self._take_outcome,
             ModelWanted: self._want_model,
-            RatesReported: self._take_rates,
+            RatesReported: fleet.hear_rates,
             ServerKnown: fleet.know,
             EndpointAdded: fleet.add,
             EndpointRemoved: fleet.remove,
@@ -184,7 +184,7 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
         if self._fresh_calls and not self._granting.is_paused:
             return self._now
-        times = [self._fleet.asking.look_at, self._stalls.due_at, self._fleet.arrivals.due]
+        times = [self._fleet.asking.look_at, self._stalls.due_at, self._fleet.asking.wait_ends_at]
         if self._deadlines.is_used:
             times.append(self._deadlines.next())
         if self._queue.later.size:
@@ -301,11 +301,6 @@ class Scheduler:
     def _want_model(self, event: ModelWanted, now: float) -> None:
         self._model_wanted = event.wanted
 
-    def _take_rates(self, event: RatesReported, now: float) -> bool:
-        self._fleet.hear_rates(event, now)
-        # Calls that it holds back are looked at with the reply that it came with.
-        return False
-
     def _pause(self, event: Paused, now: float) -> bool:
         self._granting.is_paused = True
         self._wake_at = math.inf
@@ -330,7 +325,6 @@ class Scheduler:
     def _close(self, event: CloseRequested, now: float) -> None:
         self._draining = True
         self._fleet.asking.close()
-        self._fleet.arrivals.due = None
         self._errors.end_all(ClientClosed("the client was closed while the call was under way"), now)
 
     # After an event --------------------------------------------------------------------------------------------
@@ -350,7 +344,7 @@ class Scheduler:
             impatient = self._fleet.outage.impatient(self._errors.waiting, now)
             self._errors.end(impatient, lambda request: self._fleet.outage.error(request, now), now)
         if self._settings.wait_for_server_s:
-            error = self._fleet.arrivals.look(
+            error = self._fleet.asking.look_at_wait(
                 now, busy=self._model_wanted or not (self.idle or self._granting.is_paused)
             )
             if error is not None:

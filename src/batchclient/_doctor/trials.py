@@ -140,7 +140,7 @@ class Trials:
         now = anyio.current_time
         prompts = [Request(shape, _prompt(kind, next(self._numbers))) for _ in range(size)]
         began = now()
-        batch = Batch(self.sent, 0, shape, prompts, streamed, 0, began, began)
+        batch = Batch(self.sent, 0, shape, prompts, streamed, 0, began)
         trial = Trial(size)
         try:
             async with deadline(self._timeout_s):

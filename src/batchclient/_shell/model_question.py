@@ -7,7 +7,7 @@ Rules:
   model, nor does a second name of a model.
 - A failure is retried as a call's would be, by the retry policy. The final error goes to each
   waiting call. A later call asks again.
-- A server that is awaited (``_core/arrivals.py``) is asked until it is there, or its wait is over.
+- A server that is awaited (``_core/asking.py``) is asked until it is there, or its wait is over.
 - The question ends with its last waiting call, after a deadline or a cancellation.
 """
 

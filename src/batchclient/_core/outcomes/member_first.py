@@ -208,9 +208,9 @@ class MemberFirst:
         if lists and not own:
             failed.alive = []
 
-    def next_due(self) -> float | None:
+    def next_due(self) -> float:
         """When the first list has waited long enough for a member's answer, if another may have it."""
-        return min((trial.due_at for trial in self._under_way.values()), default=None)
+        return min((trial.due_at for trial in self._under_way.values()), default=math.inf)
 
     def let_go(self, now: float) -> None:
         """Resend by the table lists that have waited long enough for a member's answer."""

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -35,7 +36,7 @@ class Retries:
         self._counters = counters
         self._unpaid: dict[Endpoint, deque[Group]] = {}
         """Calls past their pause, in the line for the retry budget of their endpoint."""
-        self._unpaid_until: float | None = None
+        self._unpaid_until = math.inf
 
     # At once ----------------------------------------------------------------------------------------------------
 
@@ -119,16 +120,15 @@ class Retries:
         note_pause(failed.alive, now)
         return failed
 
-    def next_due(self) -> float | None:
+    def next_due(self) -> float:
         """Return the time when the first call is due."""
         first = self._later.peek()
-        times = (None if first is None else first.not_before, self._unpaid_until if self._later.size else None)
-        return min((time for time in times if time is not None), default=None)
+        return self._unpaid_until if first is None else min(first.not_before, self._unpaid_until)
 
     def requeue(self, now: float) -> None:
         """Queue the calls whose pause is over and whose retry is paid for."""
         if self._unpaid:
-            self._unpaid_until = None
+            self._unpaid_until = math.inf
             for endpoint, line in list(self._unpaid.items()):
                 while line and self._pay(line[0], now):
                     line.popleft()
@@ -165,8 +165,7 @@ class Retries:
         free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
         tokens = failed.tokens_of(group.size)
         if not free and not endpoint.budget.take(tokens, limit, now):
-            until = endpoint.budget.when(limit, now)
-            self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
+            self._unpaid_until = min(endpoint.budget.when(limit, now), self._unpaid_until)
             return False
         if free and has_price and group.failures == 1:
             endpoint.budget.sent(-tokens, -group.size)

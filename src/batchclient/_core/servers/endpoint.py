@@ -12,12 +12,11 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failed, RateWindow, Request, Shape
+from batchclient._core.messages import Batch, Failed, Request, Shape
 from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
@@ -26,7 +25,7 @@ from batchclient._core.servers.hold import SLOW_START, Hold
 from batchclient._core.servers.life import Life
 from batchclient._core.servers.models import Subject
 from batchclient._core.servers.pace import ANSWERED_S, HELD_RATIO, Pace
-from batchclient._core.servers.rates import Rates, pause_of
+from batchclient._core.servers.rates import Rates
 from batchclient._core.servers.speed import Speed
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage, seconds
@@ -256,12 +255,6 @@ class Endpoint:
         """Begin with full buckets."""
         requests, tokens = settings.requests_per_minute, settings.tokens_per_minute
         self.rates = None if requests is None and tokens is None else Rates(requests, tokens)
-
-    def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
-        """Take in a gateway's word on its remaining limits; a shorter pause ends no longer one."""
-        pause = pause_of(windows, now)
-        if pause is not None and (self.pause is None or pause.until > self.pause.until):
-            self.pause = pause
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""

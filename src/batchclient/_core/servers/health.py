@@ -10,7 +10,7 @@
                 the endpoint answers, or has taken the call on    RECOVERING
     RECOVERING  answers have brought its share up to the limit    HEALTHY
                 a row of failures, as HEALTHY                     EJECTED
-    AWAITED     its question is answered (``arrivals``)           HEALTHY
+    AWAITED     its question is answered (``asking``)             HEALTHY
 
 Rules:
 - One connection that cannot be made (here a refused connection, whatever the cause) ejects; so do 3
@@ -85,7 +85,7 @@ class HealthState(Enum):
     RECOVERING = "recovering"
     """A growing share of the limit."""
     AWAITED = "awaited"
-    """None before its first answer, to a question beside the calls (see ``arrivals``)."""
+    """None before its first answer, to a question beside the calls (see ``asking``)."""
 
 
 class _Rule(NamedTuple):
