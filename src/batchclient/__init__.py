@@ -73,6 +73,7 @@ from batchclient.types import (
 )
 
 if TYPE_CHECKING:
+    from batchclient._client.functions import RowClient
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
     from batchclient.price import Price
@@ -83,6 +84,7 @@ _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
+    "RowClient": "batchclient._client.functions",
     **dict.fromkeys(("RowCall", "read_call"), "batchclient.rows"),
     **dict.fromkeys(("SyncBatchClient", "SyncStream"), "batchclient.sync"),
 }
@@ -150,6 +152,7 @@ __all__ = [
     "ResponseTooLarge",
     "RetryPolicy",
     "RowCall",
+    "RowClient",
     "Schedule",
     "Score",
     "Server",

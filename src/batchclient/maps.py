@@ -53,7 +53,7 @@ from batchclient._maps.aside import pack, unpack
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
-from batchclient._maps.row import Finish, Row, leave, own_id_of, submit
+from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
 from batchclient.health import Health
@@ -208,7 +208,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         if self._journaled is not None:
             self._journaled.close()
         if self._runner is not None:
-            leave(self._runner, self._open_requests(), self._stop_reader)
+            leave(self._runner, self._open_requests(), self._stop_tasks())
         if self._journaled is None:
             self._rows.clear()
         else:
@@ -230,12 +230,16 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
         with suppress(RuntimeError):
-            runner.backend.call_soon_threadsafe(partial(leave, runner, self._open_requests(), self._stop_reader))
+            runner.backend.call_soon_threadsafe(partial(leave, runner, self._open_requests(), self._stop_tasks()))
 
     def _open_requests(self) -> list[Request]:
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
         rows = self._rows.values()
         return [each for row in rows if (request := row.request) is not None for each in (request, *row.others)]
+
+    def _stop_tasks(self) -> Callable[[], object] | None:
+        """Return what ends the map's tasks, and does not hold the map."""
+        return self._stop_reader
 
     @property
     def room(self) -> int:
@@ -465,6 +469,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _count(self, index: int, row: Row, *, reused: bool) -> None:
         self._counts.add(row, reused=reused)
+        self._announce(index)
+
+    def _announce(self, index: int) -> None:
+        """Let a row be taken."""
         if self._closed:
             return
         if not self._ordered:
@@ -601,11 +609,11 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Make a row of a document and submit the row's call."""
         runner = self._runner
         assert runner is not None
-        row = Row(self._weakly, self._read, document)
+        row = self._make_row(self._read, document)
         self._rows[row.index] = row
         self._read += 1
         try:
-            request = self._make_request(document, row, runner)
+            self._prepare_row(row, runner)
         except Exception as error:  # also of the user's callable
             if isinstance(error, ConfigError):
                 placed = ConfigError(f"document {row.index}: {error.message}", field=error.field)
@@ -619,13 +627,26 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             del self._rows[row.index]
             self._read -= 1
             raise
-        row.request, row.own_id = request, own_id_of(document)
+        self._begin_row(row, runner)
+
+    def _prepare_row(self, row: Row, runner: Runner) -> None:
+        """Make the row's request, with the user's code. An error is the row's."""
+        row.request = self._make_request(row.document, row, runner)
+
+    def _begin_row(self, row: Row, runner: Runner) -> None:
+        """Send a row, or ask the journal for it."""
+        request = row.request
+        assert request is not None, "the row was prepared"
+        row.own_id = own_id_of(row.document)
         if self._journaled is not None or row.own_id is None:
             row.key, row.n = self._identify(row, request)
         # Equal inputs have equal ids.
         row.id = row.own_id or f"{row.key[:8].hex()}-{row.n}"
+        self._enter(row, request, runner)
+
+    def _enter(self, row: Row, request: Request, runner: Runner) -> None:
         if self._journaled is None:
-            submit(runner, row, request)
+            row.send(runner, request)
         else:
             self._journaled.enter(row, request)
 

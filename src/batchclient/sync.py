@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
@@ -22,6 +22,7 @@ from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
+from batchclient.maps import Map
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
+    from batchclient._client.functions import RowClient
     from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
@@ -37,6 +39,7 @@ __all__ = ["SyncBatchClient", "SyncStream"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 _Stub = Callable[["SyncBatchClient"], None]
 """Stands under a decorator that makes the whole method."""
 
@@ -80,6 +83,14 @@ def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> C
         return cross(self._bridge, method, self._client, *args, **kwargs)
 
     return lambda _stub: through
+
+
+def _fed(docs: Any, name: str) -> tuple[Iterable[Any], Feed]:
+    """Return documents that a thread reads, and what hands them to the event loop."""
+    documents = documents_of(docs, name)
+    if isinstance(documents, AsyncIterable):
+        raise ConfigError(f"{name} is an ordinary iterable here; an async one is for BatchClient", field=name)
+    return documents, Feed(is_table=documents is not docs)
 
 
 class SyncBatchClient:
@@ -450,19 +461,54 @@ class SyncBatchClient:
         self, docs: Iterable[Any] | ArrowTable, prompt: str | Callable[[Any], Any] | None, *arguments: Any
     ) -> SyncMap[Any]:
         """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``rows`` on."""
-        documents = documents_of(docs)
-        if isinstance(documents, AsyncIterable):
-            raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")
-        feed = Feed(is_table=documents is not docs)
+        documents, feed = _fed(docs, "docs")
         rows = self._bridge.ask(
             self._client._make_map,
             feed,
             feed.take_prompt if callable(prompt) else prompt,
             *arguments,
         )
+        return self._taken(rows, feed, documents, prompt if callable(prompt) else None)
+
+    def _taken(
+        self, rows: Map[_T], feed: Feed, documents: Iterable[Any], prompt: Callable[[Any], Any] | None
+    ) -> SyncMap[_T]:
         if isinstance(documents, (list, tuple)):
             rows.keep_documents()
-        return SyncMap(self._bridge, rows, feed, documents, prompt if callable(prompt) else None)
+        return SyncMap(self._bridge, rows, feed, documents, prompt)
+
+    def run(
+        self,
+        function: Callable[[_D, RowClient], Awaitable[_T]],
+        rows: Iterable[_D] | ArrowTable,
+        *,
+        ordered: bool = False,
+        fail_if: Sequence[str] = (),
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+    ) -> SyncMap[_T]:
+        """Call a function of each row, and yield what it returns as it comes.
+
+        As ``BatchClient.run``, whose docstring says that side effects happen again. ``rows`` are
+        read in the thread that takes the results. The function is an ``async def`` one all the
+        same: it runs in the background thread, and must not block.
+
+        Args:
+            function, ordered, fail_if, journal, progress: as for ``BatchClient.run``.
+            rows: any iterable, or a table.
+
+        Returns:
+            An iterator of ``MapResult``; ``close()`` and the end of ``with`` cancel the functions
+            that are left.
+
+        Raises:
+            ConfigError, TooManyBadRows, ClientClosed: as ``BatchClient.run``.
+        """
+        documents, feed = _fed(rows, "rows")
+        begun = self._bridge.ask(
+            self._client.run, function, feed, ordered=ordered, fail_if=fail_if, journal=journal, progress=progress
+        )
+        return self._taken(begun, feed, documents, None)
 
     # The end -------------------------------------------------------------------------------------------------------
 

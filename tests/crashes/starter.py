@@ -19,6 +19,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 
+from tests.crashes import functions
 from tests.crashes.calls import Plan, arm
 from tests.crashes.commands import ALONE
 from tests.fakes.raw import nobody_listens
@@ -43,8 +44,11 @@ def warm_up():
 
 
 def command(arguments):
-    """Be the command; return its exit status."""
+    """Be the command, or a function of rows; return its exit status."""
     from batchclient_script import main
+
+    if arguments[0] == "run":
+        return functions.main(*arguments[1:])
 
     sys.argv = sys.orig_argv = ["batchclient", *arguments]
     try:

@@ -210,7 +210,7 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
     server, spawned = ScriptedTransport(), []
 
     class Eager(AsyncioBackend):
-        def spawn(self, work, argument):
+        def spawn(self, work, argument, context=None):
             spawned.append(work)
             coroutine = work(argument)
             try:

@@ -69,7 +69,7 @@ class Loop:
     def call_soon(self, function):
         self.soon.append(function)
 
-    def spawn(self, work, started):
+    def spawn(self, work, started, context=None):
         self.tasks.append(Task(started[-1]))
         return self.tasks[-1]
 

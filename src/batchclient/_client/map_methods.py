@@ -10,9 +10,9 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from json import loads
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 import anyio.lowlevel
 
@@ -21,7 +21,7 @@ from batchclient._calls.make import LABELS
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
-from batchclient._maps.arrow import Documents, documents_of
+from batchclient._maps.arrow import ArrowTable, Documents, documents_of
 from batchclient._maps.progress import Ticker
 from batchclient._maps.repairs import Repairs, answers_alike, check_retries, check_truncated
 from batchclient._maps.results import Results, check_documents
@@ -36,11 +36,14 @@ from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from batchclient._client.functions import RowClient
     from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
 
+_D = TypeVar("_D")
+_T = TypeVar("_T")
 _MAPPED = ("complete", "chat", "embed", "classify")
 """The calls that a map makes where its documents do not name their own."""
 
@@ -384,6 +387,66 @@ class MapMethods(Calling):
             "stream_map",
         )  # fmt: skip
 
+    def run(
+        self,
+        function: Callable[[_D, RowClient], Awaitable[_T]],
+        rows: Iterable[_D] | AsyncIterable[_D] | ArrowTable,
+        *,
+        ordered: bool = False,
+        fail_if: Sequence[str] = (),
+        journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
+        progress: Callable[[MapProgress], object] | None = None,
+    ) -> Map[_T]:
+        """Call a function of each row, and yield what it returns as it comes.
+
+            async def review(row, client):
+                draft = await client.chat(ask(row), max_tokens=400)
+                verdict = await client.chat(judge(row, draft.text), max_tokens=1)
+                return draft.text if verdict.text == "good" else None
+
+            async for result in client.run(review, rows, journal="reviews.journal"):
+                print(result.id, result.answer, result.error)
+
+        **Side effects happen again.** A later run with the same journal calls the function anew for
+        every row. What the function asks ``client`` in the same words is answered from the journal,
+        and nothing is sent; whatever else it does (files, other servers, prints) it does again. No
+        step needs a name, and nothing has to be deterministic: a step that was added, or asks
+        something else than before, is sent.
+
+        A row is known by its ``id``, else by its JSON; equal rows, and equal calls of a row such as
+        five votes, have an answer each. At most 64 rows are open, or 4 for each call that may be in
+        flight. Calls of rows begun earlier go first.
+
+        Args:
+            function: an ``async def`` function of a row and a ``RowClient``. It runs in the event
+                loop, with the variables (``contextvars``) of whoever takes the first result; it
+                must not block.
+            rows: any iterable or async iterable, or a table, as for ``batch_map``; read lazily.
+            ordered: yield in input order instead of the order in which rows end.
+            fail_if: a bound on rows that fail, such as ``["failed>5%"]``; see ``batch_map``.
+            journal: a file, or a ``Journal``, in which each call's answer is kept. The function has
+                an answer at once; its row is yielded when all its answers are on the disk. Errors
+                that would come again are kept, and raised again; ``Journal(retry_failed=True)``
+                asks anew. ``Journal(dedupe=True)`` is for maps.
+            progress: as for ``batch_map``; tokens are those of all calls.
+
+        Returns:
+            An async iterator of ``MapResult``: in ``answer`` what the function returned, or in
+            ``error`` what it raised. ``attempts`` are those of its calls; ``reused`` says that all
+            its calls were answered from the journal. ``aclose()`` and the end of ``async with``
+            cancel the functions that are left.
+
+        Raises:
+            ConfigError: an argument is wrong. A journal that cannot be used is refused with the
+                first row. With a journal a row that has no ``id`` and is no JSON fails.
+            TooManyBadRows: from the iterator: a bound of ``fail_if`` is broken.
+            ClientClosed: from the iterator: the client was closed. No row that it cut short has a
+                result.
+        """
+        from batchclient._client.functions import rows_of  # few programs have functions
+
+        return rows_of(self, function, rows, ordered=ordered, fail_if=fail_if, journal=journal, progress=progress)
+
     def _make_map(
         self,
         docs: Documents,
@@ -518,7 +581,13 @@ class MapMethods(Calling):
             template = prompt if isinstance(prompt, str) else None
             again = None if response_model is None else structured().parse(response_model)
             guarded = None if again is None else self._callbacks.guard("response_model", again)
-            journaled = Journaled(journal, lambda: (call, template, check()), guarded, ordered=ordered)
+
+            def describe() -> dict[str, Any]:
+                parameters = loads(check().body)
+                return {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
+
+            kept_again = None if guarded is None else (lambda _, answer: guarded(answer))
+            journaled = Journaled(journal, describe, kept_again, ordered=ordered)
 
         async def prepare(runner: Runner) -> None:
             # A row's time runs from its grant. Before the first row the same time bounds the

@@ -32,7 +32,31 @@ if TYPE_CHECKING:
         TokenizeParams,
     )
 
-__all__ = ["ScoringMethods"]
+__all__ = ["ScoringMethods", "texts_of"]
+
+
+def texts_of(query: object, documents: object, top_n: object, params: Mapping[str, Any]) -> list[str]:
+    """Return the documents of a rerank, its arguments checked.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+    refuse_frame(documents, "documents")
+    if isinstance(documents, (str, bytes, Mapping)) or not isinstance(documents, Iterable):
+        raise ConfigError(f"documents is a list of texts, not a {type(documents).__name__}", field="documents")
+    if top_n is not None and (type(top_n) is not int or top_n < 1):
+        raise ConfigError(f"top_n is a whole number of at least 1, not {top_n!r:.40}", field="top_n")
+    texts = list(documents)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ConfigError(f"document {place} is {kind_of(text)}, not a text", field="documents")
+        why = lone_surrogate(text)
+        if why is not None:
+            raise ConfigError(f"document {place} {why}", field="documents")
+    if not isinstance(query, str):
+        raise ConfigError(f"query is a text, not {kind_of(query)}", field="query")
+    refuse_unknown(Kind.RERANK, params)
+    return texts
 
 
 class ScoringMethods(Calling):
@@ -151,21 +175,7 @@ class ScoringMethods(Calling):
             BatchClientError: a document's error; a note on the error says which. The other
                 documents' scores are dropped.
         """
-        refuse_frame(documents, "documents")
-        if isinstance(documents, (str, bytes, Mapping)) or not isinstance(documents, Iterable):
-            raise ConfigError(f"documents is a list of texts, not a {type(documents).__name__}", field="documents")
-        if top_n is not None and (type(top_n) is not int or top_n < 1):
-            raise ConfigError(f"top_n is a whole number of at least 1, not {top_n!r:.40}", field="top_n")
-        texts = list(documents)
-        for place, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise ConfigError(f"document {place} is {kind_of(text)}, not a text", field="documents")
-            why = lone_surrogate(text)
-            if why is not None:
-                raise ConfigError(f"document {place} {why}", field="documents")
-        if not isinstance(query, str):
-            raise ConfigError(f"query is a text, not {kind_of(query)}", field="query")
-        refuse_unknown(Kind.RERANK, params)
+        texts = texts_of(query, documents, top_n, params)
         self._calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
         if not texts:
             return []

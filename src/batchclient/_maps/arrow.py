@@ -45,8 +45,10 @@ def pyarrow_for(what: str, field: str | None = None) -> Any:
     return pa
 
 
-def documents_of(docs: Any) -> Iterable[Any] | AsyncIterable[Any]:
+def documents_of(docs: Any, name: str = "docs") -> Iterable[Any] | AsyncIterable[Any]:
     """Return what to iterate over: the rows of a table, or the argument itself.
+
+    ``name`` is the argument's, for errors.
 
     Raises:
         ConfigError: the argument is nothing to map, or a table that cannot be read.
@@ -54,10 +56,10 @@ def documents_of(docs: Any) -> Iterable[Any] | AsyncIterable[Any]:
     kind = type(docs)
     is_series = isinstance(docs, Iterable) and not (hasattr(kind, "columns") or hasattr(kind, "schema"))
     if hasattr(kind, "__arrow_c_stream__") and not is_series:
-        return _rows_of(pyarrow_for(f"docs is a {kind.__name__}, which", "docs").RecordBatchReader.from_stream(docs))
-    refuse_frame(docs, "docs")
+        return _rows_of(pyarrow_for(f"{name} is a {kind.__name__}, which", name).RecordBatchReader.from_stream(docs))
+    refuse_frame(docs, name)
     if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
-        raise ConfigError(f"docs is an iterable of documents, not a {kind.__name__}", field="docs")
+        raise ConfigError(f"{name} is an iterable of documents, not a {kind.__name__}", field=name)
     return docs
 
 

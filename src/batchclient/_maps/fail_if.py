@@ -34,7 +34,8 @@ __all__ = ["KINDS", "LEAST_ROWS", "FailIf"]
 KINDS: tuple[str, ...] = (*HEALTHS[1:], "failed")
 """What a bound may be about. A ``failed`` row has an error; an ``invalid`` one is failed, too."""
 _BITS = {kind: 1 << place for place, kind in enumerate(KINDS)}
-_GENERATES_NOTHING = ("embed", "classify", "score", "rerank")
+_ONLY_FAILED = ("embed", "classify", "score", "rerank", "function")
+"""What these make has no health."""
 _ENDED = 1 << len(KINDS)
 _FORM = re.compile(r"\s*(\w+)\s*>\s*(\d{1,2}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
 LEAST_ROWS = 50
@@ -59,7 +60,8 @@ class FailIf:
 
     Args:
         rules: such as ``truncated>1%``.
-        call: of the rows. Where it generates nothing, a row can only be ``failed``.
+        call: of the rows, or ``"function"``. Where it generates nothing, a row can only be
+            ``failed``.
 
     Attributes:
         early: the bound that is certain to be broken, if one is, as the error of a map.
@@ -70,7 +72,7 @@ class FailIf:
 
     def __init__(self, rules: Sequence[str], call: str = "complete") -> None:
         self.early: TooManyBadRows | None = None
-        kinds = ("failed",) if call in _GENERATES_NOTHING else KINDS
+        kinds = ("failed",) if call in _ONLY_FAILED else KINDS
         self._bounds = [_bound_of(rule, kinds) for rule in (rules if isinstance(rules, (list, tuple)) else (rules,))]
         if len({bound.bit for bound in self._bounds}) < len(self._bounds):
             raise ConfigError("fail_if: a kind of rows has one bound", field="fail_if")

@@ -21,7 +21,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from batchclient._core.histograms import DURATIONS, Recorder
-from batchclient._maps.row import Row, submit
+from batchclient._maps.row import Row
 from batchclient.errors import BadRequest, BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.held import Aside, HeldJournal
@@ -40,7 +39,7 @@ from batchclient.journal.rows import ANSWERED, FAILED, Record, line_of_row
 from batchclient.journal.thread import JournalThread
 
 if TYPE_CHECKING:
-    from batchclient._core.messages import Request, Shape
+    from batchclient._core.messages import Request
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
 
@@ -80,8 +79,8 @@ class Journaled:
 
     Args:
         journal: the map's argument.
-        describe: returns the call's name, the template and the shape, once the model is known.
-        again: makes of a kept answer the caller's, such as its ``parsed``.
+        describe: returns what decides the answers, by name, once the model is known.
+        again: makes of a row's kept answer the caller's, such as its ``parsed``.
         ordered: whether rows are handed out in order, and so may come back from aside.
 
     Attributes:
@@ -100,8 +99,8 @@ class Journaled:
     def __init__(
         self,
         journal: object,
-        describe: Callable[[], tuple[str, str | None, Shape]],
-        again: Callable[[Any], Any] | None,
+        describe: Callable[[], dict[str, Any]],
+        again: Callable[[Row, Any], Any] | None,
         *,
         ordered: bool,
     ) -> None:
@@ -147,6 +146,11 @@ class Journaled:
         """Groups, and rows for aside, that wait for the thread."""
 
     @property
+    def settings(self) -> Journal:
+        """The caller's."""
+        return self._given if isinstance(self._given, Journal) else self._given.journal
+
+    @property
     def holds_back(self) -> bool:
         """Whether no document is to be read now."""
         return self._tasks >= _MOST_GROUPS or self._fault is not None
@@ -163,15 +167,12 @@ class Journaled:
             JournalFailed: the disk failed.
         """
         if self._opened is None:
-            settings = self._given if isinstance(self._given, Journal) else self._given.journal
+            settings = self.settings
             self._wanted = (ANSWERED,) if settings.retry_failed else (ANSWERED, FAILED)
             self._dedupes = settings.dedupe
             self._opened, self._closed, self._runner = anyio.Event(), anyio.Event(), runner
             self._group_rows = max(1, min(_GROUP_ROWS, look_ahead // _GROUPS_OPEN))
-            call, template, shape = self._describe()
-            parameters = json.loads(shape.body)
-            job = {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
-            job["settings"] = settings.settings
+            job = {**self._describe(), "settings": settings.settings}
             self._thread = JournalThread(self._given, runner.backend.call_soon_threadsafe, self._give_up)
             self._thread.do(lambda held: held.begin(job), self._on_opened)
             runner.start_reader(self._until_closed, self.close)
@@ -206,7 +207,7 @@ class Journaled:
             self._waiting[row.key] = array("Q")
         self.under_way += 1
         if not is_repeat and (self._held is None or not self._held.rows):
-            submit(self._runner, row, request)
+            row.send(self._runner, request)
             return
         self._asked.append(row)
         if len(self._asked) >= _LOOKED_UP_AT_ONCE:
@@ -240,13 +241,13 @@ class Journaled:
                     self._end_early()
                 self._hand_out(owner, row)
             else:
-                submit(self._runner, row, request)
+                row.send(self._runner, request)
 
     def _revive(self, row: Row, kept: Record) -> bool:
         answer = kept.answer
         try:
             # A validator may be the user's code: the row is asked again.
-            given = answer if answer is None or self._again is None else self._again(answer)
+            given = answer if answer is None or self._again is None else self._again(row, answer)
         except Exception:
             return False
         row.reuse(given, kept.failure, kept.attempts)
@@ -266,6 +267,10 @@ class Journaled:
         if self.under_way <= 0 and owner is not None:
             # Perhaps nothing more comes.
             owner._wake()
+
+    def let_go(self) -> None:
+        """Nobody waits for a row any more that was under way."""
+        self.under_way -= 1
 
     def note(self, row: Row, answer: Any) -> None:
         """Write down an answer with which its row goes on: so does a later run, if this one is killed."""
@@ -400,7 +405,7 @@ class Journaled:
         row.error, row.answer, row.attempts = kept.failure, kept.answer, kept.attempts
         if row.answer is not None and self._again is not None:
             try:
-                row.answer = self._again(row.answer)
+                row.answer = self._again(row, row.answer)
             except Exception as error:  # a validator may be the user's code, and may not say the same twice
                 row.answer, row.error = None, error
 

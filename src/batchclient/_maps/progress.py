@@ -58,28 +58,36 @@ class Counts:
             row: it has the answer or the error.
             reused: whether they are another row's, or a journal's.
         """
-        health = getattr(row.answer if row.error is None else row.error, "health", None)
+        self.add_answer(row, reused=reused)
+        self.end_row(row, reused=reused)
+
+    def end_row(self, row: Row, *, reused: bool) -> None:
+        """Count a row, and not what answered it."""
+        if reused:
+            self.reused += 1
+            self.reused_failed += row.error is not None
+        elif row.error is not None:
+            self.failed += 1
+        else:
+            self.answered += 1
+
+    def add_answer(self, row: Row, *, reused: bool) -> None:
+        """Count the tokens and the health of an answer, and not the row."""
+        answer = row.answer
+        health = getattr(answer if row.error is None else row.error, "health", None)
         if health is not None:
             self.health[health] += 1
         if row.error is not None:
-            if reused:
-                self.reused += 1
-                self.reused_failed += 1
-            else:
-                self.failed += 1
             return
-        answer = row.answer
         usage = answer.usage
         if usage is not None:
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
         else:
             prompt, completion = 0, getattr(answer, "counted_tokens", None) or 0
         if reused:
-            self.reused += 1
             self.reused_prompt_tokens += prompt
             self.reused_completion_tokens += completion
         else:
-            self.answered += 1
             self.prompt_tokens += prompt
             self.completion_tokens += completion
 

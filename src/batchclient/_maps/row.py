@@ -13,7 +13,7 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid
 from batchclient.types import Completion, MapResult
 
-__all__ = ["Cut", "Finish", "Row", "leave", "own_id_of", "submit"]
+__all__ = ["Cut", "Finish", "Row", "leave", "own_id_of"]
 
 Finish = Callable[[Completion], Completion]
 
@@ -114,6 +114,13 @@ class Row:
     def done(self) -> bool:
         return self.ended
 
+    def send(self, runner: Runner, request: Request) -> None:
+        """Send the row's request, and the others that it may have."""
+        others = self.others
+        runner.submit(request, may_wait=True)
+        for other in others:
+            runner.submit(other, may_wait=True)
+
     def set_result(self, answer: Any) -> None:
         self.attempts += answer.attempts
         owner = self._map()
@@ -159,14 +166,6 @@ class Row:
         owner = self._map()
         if owner is not None:
             owner._on_ended(self)
-
-
-def submit(runner: Runner, row: Row, request: Request) -> None:
-    """Send a row: its request, and the others that it may have."""
-    others = row.others
-    runner.submit(request, may_wait=True)
-    for other in others:
-        runner.submit(other, may_wait=True)
 
 
 def own_id_of(document: Any) -> str | None:

@@ -58,11 +58,13 @@ class AsyncioBackend:
         """Sleep until the future is set."""
         return waiter
 
-    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> asyncio.Task[None]:
-        """Start a task."""
+    def spawn(
+        self, work: Callable[[Any], Awaitable[None]], argument: Any, context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Start a task, in the client's own context unless another is given."""
         coroutine: Any = self._run(work, argument)
         # A copy: an eager task begins within a callback, and no context can be entered twice.
-        return self.loop.create_task(coroutine, context=self._context.copy())
+        return self.loop.create_task(coroutine, context=(context or self._context).copy())
 
     async def _run(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
         try:
@@ -165,15 +167,17 @@ class TrioBackend:
         """Sleep until the waiter is set."""
         return waiter.wait()
 
-    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> Cancellable:
-        """Start a task in the nursery."""
+    def spawn(
+        self, work: Callable[[Any], Awaitable[None]], argument: Any, context: Context | None = None
+    ) -> Cancellable:
+        """Start a task in the nursery, in the client's own context unless another is given."""
         scope = self._trio.CancelScope()
 
         async def run() -> None:
             with scope:
                 await work(argument)
 
-        self._context.run(self._nursery.start_soon, run)
+        (context or self._context).run(self._nursery.start_soon, run)
         return scope
 
     def call_soon(self, function: Callable[[], None]) -> None:

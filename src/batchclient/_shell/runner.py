@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -328,13 +329,16 @@ class Runner:
                 closing.push_async_callback(server.transport.aclose)
                 closing.push_async_callback(server.watcher.aclose)
 
-    def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
+    def start_reader(
+        self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None], context: Context | None = None
+    ) -> Callable[[], bool]:
         """Start a task that reads a map's documents, or a server's page; return the cancellation.
 
-        ``on_stop`` is called if the runner is closed before the work is done.
+        ``on_stop`` is called if the runner is closed before the work is done. The cancellation says
+        whether the task will never take its first step.
         """
         key = object()
-        self._tasks.start(key, self._read, read, on_stop)
+        self._tasks.start(key, self._read, read, on_stop, context)
         return partial(self._tasks.cancel, key)
 
     async def _read(self, read: Callable[[], Awaitable[None]]) -> None:

@@ -9,7 +9,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any
+from contextvars import Context
+from typing import Any, Protocol
 
 import anyio
 
@@ -30,10 +31,16 @@ class _Task:
         self.on_stop = on_stop
 
 
+class _Spawn(Protocol):
+    def __call__(
+        self, work: Callable[[Any], Awaitable[None]], argument: Any, context: Context | None = None
+    ) -> Cancellable: ...
+
+
 class Tasks:
     """The listed tasks. ``spawn`` is the backend's."""
 
-    def __init__(self, spawn: Callable[[Callable[[Any], Awaitable[None]], Any], Cancellable]) -> None:
+    def __init__(self, spawn: _Spawn) -> None:
         self._spawn = spawn
         self._listed: dict[Hashable, _Task] = {}
         self._none_left: anyio.Event | None = None
@@ -44,10 +51,11 @@ class Tasks:
         work: Callable[[Any], Awaitable[None]],
         argument: Any,
         on_stop: Callable[[], None] | None = None,
+        context: Context | None = None,
     ) -> None:
         """Start a task; ``on_stop`` is called if the task is stopped before its end (``stop``)."""
         task = self._listed[key] = _Task(on_stop)
-        task.handle = self._spawn(self._run, (key, task, work, argument))
+        task.handle = self._spawn(self._run, (key, task, work, argument), context)
 
     async def _run(self, started: tuple[Hashable, _Task, Callable[[Any], Awaitable[None]], Any]) -> None:
         key, task, work, argument = started

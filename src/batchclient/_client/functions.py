@@ -1,0 +1,490 @@
+"""``run``: a function of each row, whose calls are remembered in a journal.
+
+Rules:
+- Each row has a task, in which the function runs from its top. Nothing of the function's own is
+  stored: a later run calls it again, and answers its calls from the journal.
+- A call that the journal has is not sent. One that was added or changed is.
+- What ends with the client, or with the iterator, is nobody's result.
+- The map is known weakly, as by any rows: an iterator that is dropped ends its tasks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import weakref
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+
+import anyio
+
+from batchclient._client.calling import Calling, Messages, structured
+from batchclient._client.scoring import texts_of
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Request
+from batchclient._maps.arrow import ArrowTable, documents_of
+from batchclient._maps.functions import FunctionCall, FunctionRow, Turns
+from batchclient._maps.journaled import Journaled
+from batchclient._maps.progress import Ticker
+from batchclient._maps.repairs import Repairs
+from batchclient._maps.row import Row
+from batchclient._shell.callbacks import ends_task
+from batchclient._shell.runner import Runner
+from batchclient.errors import CallAborted, ClientClosed, ConfigError
+from batchclient.maps import Finish, Map
+from batchclient.templates import Prompt
+from batchclient.types import (
+    NOT_GIVEN,
+    Classification,
+    Completion,
+    Embedding,
+    MapProgress,
+    NotGiven,
+    RankedDocument,
+    Score,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from batchclient.journal import HeldJournal, Journal
+    from batchclient.params import ChatParams, ClassificationParams, CompletionParams, EmbeddingParams, ScoreParams
+
+__all__ = ["RowClient", "rows_of"]
+
+_D = TypeVar("_D")
+_T = TypeVar("_T")
+_LEAST_OPEN = 64
+_LIMITS_OPEN = 4
+"""Open rows for each call that may be in flight."""
+_ENDED = "the rows of this function are not asked for any more"
+
+
+class RowClient:
+    """The client of a function that ``BatchClient.run`` calls: its calls are the row's.
+
+    The methods are ``BatchClient``'s, with the same arguments, answers and errors. With a journal a
+    call that an earlier run has made for this row is answered from there, and so is an error that
+    would come again. A call's ``timeout_s`` runs from the first request with it that a server takes
+    on. Calls share requests with those of other rows.
+    """
+
+    __slots__ = ("_client", "_row", "_rows")
+
+    def __init__(self, client: Calling, row: FunctionRow, rows: weakref.ref[_FunctionMap[Any]]) -> None:
+        self._client = client
+        self._row = row
+        self._rows = rows
+
+    def __repr__(self) -> str:
+        return f"<RowClient of row {self._row.index}>"
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Unpack[CompletionParams],
+    ) -> Completion:
+        """Complete one prompt, as ``BatchClient.complete``."""
+        call = Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant
+        return await self._call(*call, response_model=response_model)  # type: ignore[no-any-return]
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Unpack[ChatParams],
+    ) -> Completion:
+        """Answer one conversation, as ``BatchClient.chat``."""
+        call = Kind.CHAT, messages, model, timeout_s, params, priority, tenant
+        return await self._call(*call, response_model=response_model)  # type: ignore[no-any-return]
+
+    async def embed(
+        self,
+        text: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Unpack[EmbeddingParams],
+    ) -> Embedding:
+        """Return one text's vector, as ``BatchClient.embed``."""
+        return await self._call(Kind.EMBEDDING, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
+
+    async def classify(
+        self,
+        text: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Unpack[ClassificationParams],
+    ) -> Classification:
+        """Return one text's class and the probabilities of all, as ``BatchClient.classify``."""
+        return await self._call(Kind.CLASSIFICATION, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
+
+    async def score(
+        self,
+        query: str,
+        document: str,
+        *,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Unpack[ScoreParams],
+    ) -> Score:
+        """Say how well a document fits a query, as ``BatchClient.score``."""
+        return await self._call(Kind.SCORE, (query, document), model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        top_n: int | None = None,
+        model: str | None = None,
+        timeout_s: float | NotGiven | None = NOT_GIVEN,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Unpack[ScoreParams],
+    ) -> list[RankedDocument]:
+        """Order documents by how well they fit a query, as ``BatchClient.rerank``."""
+        texts = texts_of(query, documents, top_n, params)
+        if not texts:
+            return []
+        item = query, texts, top_n
+        ranking = await self._call(Kind.RERANK, item, model, timeout_s, params, priority, tenant)
+        return [
+            RankedDocument(place, score, texts[place])
+            for place, score in zip(ranking.places, ranking.scores, strict=True)
+        ]
+
+    async def _call(
+        self,
+        kind: Kind,
+        item: Any,
+        model: str | None,
+        timeout_s: float | NotGiven | None,
+        params: Mapping[str, Any],
+        priority: int,
+        tenant: str | None,
+        response_model: type[BaseModel] | None = None,
+    ) -> Any:
+        client, finish = self._client, None
+        if response_model is not None:
+            params = structured().demand(response_model, params)
+            finish = client._callbacks.guard("response_model", client._parse(response_model))
+        runner = self._open_rows().runner
+        if model is None and client._calls.asks_model:
+            # A server that has come back with another model is asked for its name.
+            await client._find_model(runner)
+        call = self._begin(runner, kind, item, model, timeout_s, params, priority, tenant, finish)
+        try:
+            return await runner.backend.wait(call.told)
+        except BaseException:
+            self._leave(call, runner)
+            raise
+
+    def _leave(self, call: FunctionCall, runner: Runner) -> None:
+        # Not in a coroutine's own variables, which the traceback of a row's error would hold.
+        rows = self._rows()
+        if call.leave(runner) and rows is not None:
+            rows.let_go()
+
+    def _tell(self, tell: Callable[[_FunctionMap[Any]], object]) -> None:
+        rows = self._rows()
+        if rows is not None:
+            tell(rows)
+
+    def _open_rows(self) -> _FunctionMap[Any]:
+        rows = self._rows()
+        if rows is None or rows.is_closed:
+            raise ClientClosed(_ENDED)
+        return rows
+
+    def _begin(
+        self,
+        runner: Runner,
+        kind: Kind,
+        item: Any,
+        model: str | None,
+        timeout_s: float | NotGiven | None,
+        params: Mapping[str, Any],
+        priority: int,
+        tenant: str | None,
+        finish: Finish | None,
+    ) -> FunctionCall:
+        """Make a call's request, and send it or ask the journal for it; nothing is awaited."""
+        rows, row, calls = self._open_rows(), self._row, self._client._calls
+        call = FunctionCall(self._rows, row, rows.turns, runner.backend.waiter())
+        call.finish = finish
+        seconds, now = calls.deadline(timeout_s, 0.0), runner.backend.now()
+
+        def make(item: Any, waiter: Any, kind: Kind) -> Request:
+            request = calls.make(item, model, None, params, waiter, now, priority, tenant, kind)
+            request.timeout_s = seconds
+            return request
+
+        if kind is Kind.RERANK:
+            from batchclient._maps.ranking import request_of_pairs  # few functions rank
+
+            request = request_of_pairs(item, call, runner, kind, make)
+            # How servers take pairs decides no answer.
+            shape = calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
+            asked = [shape.answer_key, b"rerank", json.dumps(item).encode()]
+        else:
+            request = make(item, call, kind)
+            asked = [request.shape.answer_key, request.prompt]
+        call.request = request
+        call.key, call.n = row.key_of(*asked)
+        row.calls.add(call)
+        row.asked += 1
+        rows.enter(call, request)
+        return call
+
+
+def rows_of(
+    client: Calling,
+    function: Callable[[_D, RowClient], Awaitable[_T]],
+    rows: Iterable[_D] | AsyncIterable[_D] | ArrowTable,
+    *,
+    ordered: bool,
+    fail_if: Sequence[str],
+    journal: str | os.PathLike[str] | Journal | HeldJournal | None,
+    progress: Callable[[MapProgress], object] | None,
+) -> Map[_T]:
+    """Return the rows of a function; the arguments are those of ``BatchClient.run``.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+    if not _is_async(function):
+        raise ConfigError("function is an `async def` function of a row and a client", field="function")
+    documents = documents_of(rows, "rows")
+    bounds = None
+    if fail_if:
+        from batchclient._maps.fail_if import FailIf  # few have bounds
+
+        bounds = FailIf(fail_if, "function")
+    journaled = None
+    if journal is not None:
+        journaled = Journaled(journal, lambda: {"call": "function"}, _again, ordered=ordered)
+        if journaled.settings.dedupe:
+            message = "dedupe is for maps: equal calls of a function have an answer each"
+            raise ConfigError(message, field="journal")
+    if progress is not None and not callable(progress):
+        raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
+
+    async def prepare(runner: Runner) -> None:
+        try:
+            await client._find_model(runner, client._calls.deadline(NOT_GIVEN, runner.backend.now()))
+        except ConfigError:
+            # The servers have several. Calls may name their own; those that do not, fail.
+            return
+
+    return _FunctionMap(
+        client,
+        function,
+        documents,
+        ordered=ordered,
+        prepare=prepare,
+        journaled=journaled,
+        fail_if=bounds,
+        ticker=None if progress is None else Ticker(client._callbacks.hook("progress", progress)),
+    )
+
+
+def _again(call: Row, answer: Any) -> Any:
+    """Make of a journal's answer the function's."""
+    return answer if call.finish is None else call.finish(answer)
+
+
+def _is_async(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004  # an object may have an ``async def __call__``
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+class _FunctionMap(Map[_T]):
+    """The rows of a function, as an async iterator."""
+
+    def __init__(
+        self,
+        client: Calling,
+        function: Callable[[Any, RowClient], Awaitable[_T]],
+        documents: Iterable[Any] | AsyncIterable[Any],
+        *,
+        ordered: bool,
+        **parts: Any,
+    ) -> None:
+        repairs = Repairs(0, 0, None, make=_no_request)
+        super().__init__(
+            documents, _no_request, client._start, self._most_open, ordered=ordered, repairs=repairs, **parts
+        )
+        self._client = client
+        self._function = function
+        self._tasks: dict[int, Callable[[], bool]] = {}
+        """Of each row at work: ends its task, and says whether it had not begun."""
+        self._none_left: anyio.Event | None = None
+        self.turns: Turns
+        self.runner: Runner
+
+    def _most_open(self) -> int:
+        return max(_LEAST_OPEN, _LIMITS_OPEN * (0 if self._runner is None else self._runner.core.total_limit))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more calls are made."""
+        return self._closed
+
+    async def aclose(self) -> None:
+        """Cancel the functions that are left, and wait for their ends. Safe to call twice."""
+        await super().aclose()
+        with anyio.CancelScope(shield=True):
+            while self._tasks and not self.runner.ended:
+                self._none_left = anyio.Event()
+                await self._none_left.wait()
+
+    def enter(self, call: FunctionCall, request: Request) -> None:
+        """Send a call, or ask the journal for it."""
+        self._enter(call, request, self.runner)
+
+    def let_go(self) -> None:
+        """A function waits no more for a call that was under way."""
+        if self._journaled is not None:
+            self._journaled.let_go()
+
+    # A row -----------------------------------------------------------------------------------------------------------
+
+    def _make_row(self, index: int, document: Any) -> Row:
+        return FunctionRow(self._weakly, index, document)
+
+    def _begin(self) -> None:
+        if self._runner is None and not self._closed:
+            self.runner = self._start()
+            self.turns = Turns(self.runner)
+        super()._begin()
+
+    def _prepare_row(self, row: Row, runner: Runner) -> None:
+        assert isinstance(row, FunctionRow)
+        row.identify(self._seen, needs_key=self._journaled is not None)
+
+    def _begin_row(self, row: Row, runner: Runner) -> None:
+        assert isinstance(row, FunctionRow)
+        client = RowClient(self._client, row, cast("weakref.ref[_FunctionMap[Any]]", self._weakly))
+        work = partial(_work, self._function, client, row)
+        on_stop = partial(client._tell, lambda rows: rows.cut_short("the client was closed before all rows had ended"))
+        self._tasks[row.index] = runner.start_reader(work, on_stop, self.caller)
+
+    def _on_ended(self, row: Row) -> None:
+        """Take in a call or a row that has its answer or its error."""
+        if not isinstance(row, FunctionCall):
+            assert isinstance(row, FunctionRow)
+            if not row.unwritten:
+                self._hand_out(row)
+            return
+        row.of.attempts += row.attempts
+        row.of.unwritten += 1
+        self._counts.add_answer(row, reused=False)
+        if isinstance(row.error, ClientClosed):
+            # What a function makes of it is no result.
+            self._fail(row.error)
+        elif isinstance(row.error, CallAborted):
+            for held in self.turns.clear():
+                held.set_exception(CallAborted(row.error.message))
+        if self._journaled is not None:
+            self._journaled.on_ended(row)
+        else:
+            self._hand_out(row)
+
+    def _hand_out(self, row: Row) -> None:
+        """Take in a call that is on the disk, or was found there; hand out its row once that is all."""
+        if isinstance(row, FunctionCall):
+            call, row = row, row.of
+            if call.reused:
+                row.kept += 1
+                row.attempts += call.attempts
+                self._counts.add_answer(call, reused=True)
+                call.tell()
+            else:
+                row.unwritten -= 1
+            if not row.ended or row.unwritten or row.finished:
+                return
+        if not isinstance(self._fault, ClientClosed):
+            super()._hand_out(row)
+
+    def _count(self, index: int, row: Row, *, reused: bool) -> None:
+        self._counts.end_row(row, reused=reused)
+        self._announce(index)
+
+    def _make_room(self) -> bool:
+        # A row that waits for an earlier one stays where it is.
+        return False
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def cut_short(self, why: str) -> None:
+        """Rows cannot end: the iterator raises, once those that have ended are taken."""
+        if self._fault is None and not self._closed:
+            self._fail(ClientClosed(why))
+        if self._none_left is not None:
+            self._none_left.set()
+
+    def task_ended(self, index: int) -> None:
+        """The task of a row is over."""
+        self._tasks.pop(index, None)
+        if not self._tasks and self._none_left is not None:
+            self._none_left.set()
+
+    def _stop_tasks(self) -> Callable[[], object] | None:
+        return partial(_stop_all, self._stop_reader, self._tasks)
+
+    def _open_requests(self) -> list[Request]:
+        calls = [call for row in self._rows.values() if isinstance(row, FunctionRow) for call in row.calls]
+        return [each for call in calls if (request := call.request) is not None for each in (request, *call.others)]
+
+
+async def _work(function: Callable[[Any, RowClient], Awaitable[Any]], client: RowClient, row: FunctionRow) -> None:
+    """Call the function of a row; what it returns or raises is the row's."""
+    try:
+        row.end(await function(row.document, client), None)
+    except Exception as error:
+        row.end(None, error)
+    except BaseException as error:
+        if not ends_task(error):
+            # Nobody is cancelled: it is an error like any other.
+            raised = RuntimeError(f"the function raised {type(error).__name__}")
+            raised.__cause__ = error
+            row.end(None, raised)
+            return
+        client._tell(lambda rows: rows.cut_short("the function of a row was cancelled, or ended the program"))
+        raise
+    finally:
+        client._tell(lambda rows: rows.task_ended(row.index))
+
+
+def _stop_all(stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]]) -> None:
+    """End the tasks of an iterator that is left."""
+    if stop_reader is not None:
+        stop_reader()
+    for index, cancel in list(tasks.items()):
+        if cancel():
+            tasks.pop(index, None)
+
+
+def _no_request(*_: Any) -> Any:
+    raise NotImplementedError("a function makes its own calls")
