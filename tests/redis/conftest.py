@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import Counter
 
 import pytest
 
@@ -81,6 +82,14 @@ class Bench:
 
     async def consumers(self):
         return {each["name"].decode(): each["pending"] for each in await self.redis.xinfo_consumers(STREAM, GROUP)}
+
+    async def handed_back(self):
+        """The messages that any worker may take at once, and that count as not delivered, by their consumer."""
+        return Counter(
+            each["consumer"].decode()
+            for each in await self.pending()
+            if each["time_since_delivered"] >= 10_000 and not each["times_delivered"]
+        )
 
     async def read_as(self, consumer, count=1):
         """Read messages as a worker that then does nothing more."""

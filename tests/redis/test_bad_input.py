@@ -137,13 +137,13 @@ async def test_a_key_that_is_no_stream_is_refused_by_name(shared_server, key):
 
 class _Old(Redis):
     async def info(self, section=None, *args, **options):
-        return await super().info(section, *args, **options) | {"redis_version": "6.0.16"}
+        return await super().info(section, *args, **options) | {"redis_version": "6.2.14"}
 
 
-async def test_a_redis_below_6_2_is_refused(shared_server):
+async def test_a_redis_below_7_is_refused(shared_server):
     async with bench_on(shared_server) as bench:
         async with _Old(unix_socket_path=str(shared_server.socket)) as redis, bench.upstream.client() as client:
-            with pytest.raises(ConfigError, match=r"the server is Redis 6\.0\.16, and 6\.2 is the oldest"):
+            with pytest.raises(ConfigError, match=r"the server is Redis 6\.2\.14, and 7\.0 is the oldest"):
                 await Worker(client, redis, STREAM).run()
 
 

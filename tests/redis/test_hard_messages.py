@@ -6,6 +6,8 @@ import json
 import pytest
 from tests.redis.conftest import STREAM, bench_on, wait_for
 
+from batchclient.retry import Backoff
+
 pytestmark = pytest.mark.redis
 LONGEST_S = 60.0
 
@@ -124,14 +126,41 @@ async def test_where_servers_refuse_all_work_one_message_at_a_time_is_tried(shar
         await wait_for(lambda: "one message at a time is tried" in caplog.text)
         await wait_for(lambda: not worker.statistics().held)
         before = worker.statistics()
-        assert before.left <= 8
         tries = bench.upstream.came.total()
         await wait_for(lambda: worker.statistics().released >= before.released + 2)
         # A message has five tries by the client.
-        assert worker.statistics().left == before.left and bench.upstream.came.total() - tries <= 2 * 5
+        assert bench.upstream.came.total() - tries <= 2 * 5
         bench.upstream.refused = {}
         await wait_for(lambda: worker.statistics().results == 60)
-        assert worker.statistics().dead == 0
+        assert (worker.statistics().dead, worker.statistics().left) == (0, 0)
+        assert (await bench.result("p59"))["deliveries"] == 1
+
+
+async def test_a_message_that_is_refused_while_others_are_answered_is_a_dead_letter_in_the_end(shared_server):
+    once = Backoff(max_attempts=1)
+    async with bench_on(shared_server) as bench, bench.upstream.client(retry=once) as client:
+        bench.upstream.refused = {"bad": 429}
+        bench.upstream.pause_s = 0.002
+        await bench.add("bad")
+        worker, _ = await bench.start(client=client, lease_s=0.5, max_deliveries=2)
+        added = 0
+        while not worker.statistics().dead and added < 20_000:
+            await bench.add(*(f"p{number}" for number in range(added, added + 20)))
+            added += 20
+            await wait_for(lambda: worker.statistics().held < 30)
+        [letter] = await bench.dead()
+        assert letter[b"id"] == b"bad" and b"TooManyDeliveries" in letter[b"error"] and worker.statistics().left == 2
+        await wait_for(lambda: worker.statistics().results == added)
+
+
+async def test_eight_messages_that_are_always_refused_keep_no_other_from_its_turn(shared_server):
+    async with bench_on(shared_server) as bench:
+        bench.upstream.refused = {f"bad{number}": 503 for number in range(16)}
+        await bench.add(*bench.upstream.refused)
+        worker, _ = await bench.start(lease_s=60.0)
+        await wait_for(lambda: worker.statistics().released >= 16)
+        await bench.add("good")
+        await wait_for(lambda: bench.result("good"))
 
 
 async def test_servers_with_another_model_are_asked_anew(shared_server):

@@ -92,6 +92,7 @@ async def test_a_key_of_another_hand_stops_no_other_result_and_stays_as_it_is(sh
                 seen.append(result.id)
         assert seen == ["a", "c"]
         bench.upstream.release()
+        await wait_for(lambda: worker.statistics().dead)
         [one] = [result async for result in results(bench.redis, ids[1:2], timeout_s=30)]
         assert (one.status, one.error["type"]) == ("error", "ConfigError") and "'result:b'" in one.error["message"]
         assert await bench.redis.hgetall("result:b") == {b"of": b"another"}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
 
-from tests.core import Kind
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
@@ -21,14 +20,14 @@ from batchclient.errors import (
     ConnectionLost,
     DeadlineExceeded,
     NotFound,
+    RateLimited,
     ServerFault,
 )
 from batchclient.integrations.redis import Worker
-from batchclient.integrations.redis._library import is_gone, is_read_only
-from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_message
-from batchclient.integrations.redis._names import Names
-from batchclient.integrations.redis._outcomes import Judge, Verdict
-from batchclient.integrations.redis._settings import make_settings
+from batchclient.integrations.redis._connection import is_gone, is_read_only
+from batchclient.integrations.redis._failures import Action, Failures
+from batchclient.integrations.redis._messages import BadMessage, identity_in, read_message, write_json, write_message
+from batchclient.integrations.redis._options import Keys, WorkerOptions
 
 
 def fields(**given):
@@ -37,30 +36,31 @@ def fields(**given):
 
 
 def test_a_message_is_a_call():
-    for body, given, call, kind, item, model, params in [
-        ({"prompt": "a", "max_tokens": 2}, {}, "complete", Kind.COMPLETION, "a", None, {"max_tokens": 2}),
-        ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", Kind.CHAT, [{"role": "user"}], "x", {}),
+    for body, given, call, item, model, params in [
+        ({"prompt": "a", "max_tokens": 2}, {}, "complete", "a", None, {"max_tokens": 2}),
+        ({"messages": [{"role": "user"}], "model": "x"}, {}, "chat", [{"role": "user"}], "x", {}),
         (
             {"url": "/v1/completions", "body": {"prompt": [1], "n": 2, "new": 1}},
             {},
             "complete",
-            Kind.COMPLETION,
             [1],
             None,
             {"n": 2, "extra_body": {"new": 1}},
         ),
-        ({"input": "a"}, {"call": "embed"}, "embed", Kind.EMBEDDING, "a", None, {}),
-        ({"input": "a"}, {"call": "classify"}, "classify", Kind.CLASSIFICATION, "a", None, {}),
-        ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", Kind.EMBEDDING, "a", "x", {}),
+        ({"input": "a"}, {"call": "embed"}, "embed", "a", None, {}),
+        ({"input": "a"}, {"call": "classify"}, "classify", "a", None, {}),
+        ({"url": "/v1/embeddings", "body": {"input": "a", "model": "x"}}, {}, "embed", "a", "x", {}),
+        (
+            {"prompt": "a", "params": {"max_tokens": 2, "new": 1, "model": "x"}},
+            {},
+            "complete",
+            "a",
+            "x",
+            {"max_tokens": 2, "extra_body": {"new": 1}},
+        ),
     ]:
         message = read_message("5-1", fields(body=body, **given))
-        assert (message.call, message.kind, message.item, message.model, message.params) == (
-            call,
-            kind,
-            item,
-            model,
-            params,
-        )
+        assert (message.call, message.item, message.model, message.params) == (call, item, model, params)
 
 
 def test_whose_result_it_is():
@@ -107,7 +107,7 @@ def test_what_no_worker_can_use():
 def test_any_fields_are_a_message_or_unusable(given):
     try:
         message = read_message("1-1", given)
-    except BadMessage:
+    except (BadMessage, ConfigError):
         return
     assert message.id and (message.deadline is None or math.isfinite(message.deadline))
 
@@ -130,98 +130,127 @@ def test_what_is_written_is_read_as_it_was():
             write_message(unusable)
 
 
-PLAIN = read_message("1-1", fields())
-NAMED = read_message("1-1", fields(body={"prompt": "a", "model": "other"}))
-DUE = read_message("1-1", fields(deadline="100"))
-
-
-def test_errors_are_judged():
-    # Handed back, such a message would come again and again.
-    too_long = ConfigError("longer than the server's page allows")
-    too_long.retryable = True
-    for error, message, verdict in [
-        (BadRequest("no"), PLAIN, Verdict.DEAD),
-        (ConfigError("no"), PLAIN, Verdict.DEAD),
-        (too_long, PLAIN, Verdict.DEAD),
-        (NotFound("no such model"), NAMED, Verdict.DEAD),
-        (ServerFault("500"), PLAIN, Verdict.LEFT),
-        (ServerFault("503", status=503), PLAIN, Verdict.LEFT),
-        (ConnectFailed("away", attempt=2), PLAIN, Verdict.BACK),
-        (ConnectionLost("an outage in which nothing was sent"), PLAIN, Verdict.BACK),
-        (ConnectionLost("broken", attempt=1), PLAIN, Verdict.LEFT),
-        (DeadlineExceeded("the client's own, in the queue"), PLAIN, Verdict.BACK),
-        (DeadlineExceeded("the client's own", attempt=1), PLAIN, Verdict.LEFT),
-        (DeadlineExceeded("the message's"), DUE, Verdict.DEAD),
-        (ClientClosed("closed"), PLAIN, Verdict.STOP),
-        (FileNotFoundError(2, "absent"), PLAIN, Verdict.DEAD),
-        (AuthenticationFailed("401"), PLAIN, Verdict.STOP),
-        (NotFound("no such model"), PLAIN, Verdict.STOP),
+def test_what_is_written_is_json_whatever_a_server_sent():
+    for value, written in [
+        ({"a": "é"}, '{"a": "é"}'.encode()),
+        ({"a": "\ud800"}, b'{"a": "\\ud800"}'),
+        ({"a": [math.nan, -math.inf, 1.5]}, b'{"a": [null, null, 1.5]}'),
     ]:
-        assert Judge().verdict(error, message, 100.0) is verdict
+        assert write_json(value) == written
+
+
+def after(error, model=None, began_at=0.0, now=1.0, *, failures=None):
+    return (failures or Failures()).take_error(error, model, began_at, now)
+
+
+def passing(error, retryable=True):
+    error.retryable = retryable
+    return error
+
+
+def test_what_becomes_of_a_message_after_an_error():
+    for error, model, action in [
+        (BadRequest("no"), None, Action.DEAD_LETTER),
+        (ConfigError("no"), None, Action.DEAD_LETTER),
+        # Handed back, such a message would come again and again.
+        (passing(ConfigError("longer than the server's page allows")), None, Action.DEAD_LETTER),
+        (ConfigError("the servers have several models", field="model"), None, Action.STOP),
+        (ConfigError("model is a name", field="model"), "x", Action.DEAD_LETTER),
+        (NotFound("no such model"), "other", Action.DEAD_LETTER),
+        (ServerFault("500", status=500, attempt=1), None, Action.LEAVE),
+        (ServerFault("503", status=503, attempt=1), None, Action.RELEASE),
+        (ServerFault("529", status=529, attempt=1), None, Action.RELEASE),
+        (RateLimited("429", status=429, attempt=1), None, Action.RELEASE),
+        (ConnectFailed("away", attempt=2), None, Action.RELEASE),
+        (ConnectionLost("an outage in which nothing was sent"), None, Action.RELEASE),
+        (ConnectionLost("broken", attempt=1), None, Action.LEAVE),
+        (DeadlineExceeded("the client's own, in the queue"), None, Action.RELEASE),
+        (DeadlineExceeded("the client's own", attempt=1), None, Action.LEAVE),
+        (passing(DeadlineExceeded("the message's"), retryable=False), None, Action.DEAD_LETTER),
+        (ClientClosed("closed"), None, Action.STOP),
+        (FileNotFoundError(2, "absent"), None, Action.DEAD_LETTER),
+        (AuthenticationFailed("401"), None, Action.STOP),
+        (NotFound("no such model"), None, Action.STOP),
+    ]:
+        assert after(error, model) is action, error
+
+
+def test_a_refusal_is_the_messages_own_where_others_of_its_model_were_answered_meanwhile():
+    failures, refused = Failures(), RateLimited("429", status=429, attempt=5)
+    failures.take_answer(None, 5.0)
+    assert after(refused, began_at=4.0, now=6.0, failures=failures) is Action.LEAVE
+    assert after(refused, began_at=5.5, now=6.0, failures=failures) is Action.RELEASE
+    assert after(refused, "other", began_at=4.0, now=6.0, failures=failures) is Action.RELEASE
+    # No connection is never a message's own.
+    assert after(ConnectFailed("away", attempt=2), began_at=4.0, failures=failures) is Action.RELEASE
 
 
 def test_a_refused_key_is_the_messages_fault_where_others_succeed():
-    judge = Judge()
-    judge.succeed()
-    verdicts = [judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) for _ in range(20)]
-    assert verdicts == [Verdict.DEAD] * 19 + [Verdict.STOP]
-    judge.succeed()
-    assert judge.verdict(AuthenticationFailed("401"), PLAIN, 0.0) is Verdict.DEAD
+    failures = Failures()
+    failures.take_answer(None, 0.0)
+    actions = [after(AuthenticationFailed("401"), failures=failures) for _ in range(20)]
+    assert actions == [Action.DEAD_LETTER] * 19 + [Action.STOP]
+    failures.take_answer(None, 0.0)
+    assert after(AuthenticationFailed("401"), failures=failures) is Action.DEAD_LETTER
 
 
-def test_a_key_or_model_that_was_good_and_is_refused_for_too_long_costs_no_message():
-    for error, verdict in ((AuthenticationFailed("401"), Verdict.STOP), (NotFound("404", attempt=3), Verdict.BACK)):
-        error.retryable = True
-        for message in (PLAIN, NAMED):
-            judge = Judge()
-            judge.succeed()
-            assert [judge.verdict(error, message, 0.0) for _ in range(30)] == [verdict] * 30
+def test_messages_wait_for_a_model_that_was_answered():
+    for model in (None, "named"):
+        failures = Failures()
+        failures.take_answer(model, 1.0)
+        gone, route = NotFound("404: no such model", attempt=1), NotFound("404: Not Found", attempt=1)
+        assert [after(gone, model, 1.0, 2.0, failures=failures) for _ in range(30)] == [Action.RELEASE] * 30
+        assert after(route, model, 1.0, 2.0, failures=failures) is Action.DEAD_LETTER
+        failures.take_answer(model, 3.0)
+        assert after(gone, model, 2.5, 4.0, failures=failures) is Action.DEAD_LETTER
 
 
-@pytest.mark.parametrize("status", [503, 529])
-def test_in_a_row_of_errors_that_may_pass_refused_work_is_no_delivery(status):
-    judge, loaded = Judge(), ServerFault(str(status), status=status, attempt=1)
+def test_a_key_that_was_good_and_is_refused_for_too_long_stops_the_worker():
+    assert after(passing(AuthenticationFailed("401"))) is Action.STOP
+    assert after(passing(NotFound("404", attempt=3))) is Action.RELEASE
 
-    def verdict(error, clock):
-        judged = judge.verdict(error, PLAIN, 0.0)
-        judge.note_error(error, judged, clock)
-        return judged
 
-    assert [verdict(loaded, 0.0) for _ in range(10)] == [Verdict.LEFT] * 8 + [Verdict.BACK] * 2
-    # Work that broke off may be the message's fault all the same.
-    assert verdict(ServerFault("500", status=500, attempt=1), 0.0) is Verdict.LEFT
-    assert judge.is_ill and judge.rest_until == 0.5
+def test_after_errors_in_a_row_the_servers_rest():
+    failures, broken = Failures(), ConnectionLost("broken", attempt=1)
+    for number in range(8):
+        assert not failures.are_all
+        after(broken, now=0.0, failures=failures)
+    assert failures.are_all and failures.rest_until == 0.5
     rests = []
-    for clock in (10.0, 10.5, 20.0, 30.0, 40.0, 50.0):
-        verdict(loaded, clock)
-        rests.append(judge.rest_until - clock)
-    assert rests == [1.0, 0.5, 2.0, 4.0, 8.0, 8.0]
-    assert verdict(BadRequest("a bad prompt"), 100.0) is Verdict.DEAD and not judge.is_ill
-    for _ in range(9):
-        verdict(loaded, 100.0)
-    judge.succeed()
-    assert not judge.is_ill and verdict(loaded, 0.0) is Verdict.LEFT
+    for now in (0.0, 10.0, 10.5, 20.0, 30.0, 40.0, 50.0):
+        after(broken, now=now, failures=failures)
+        rests.append(failures.rest_until - now)
+    assert rests == [0.5, 1.0, 0.5, 2.0, 4.0, 8.0, 8.0]
+    # The server has answered, and said no.
+    after(BadRequest("a bad prompt"), failures=failures)
+    assert not failures.are_all
+    for _ in range(8):
+        after(broken, now=100.0, failures=failures)
+    assert failures.are_all and failures.rest_until == 100.5
+    failures.take_answer(None, 101.0)
+    assert not failures.are_all
 
 
 def settings(**given):
-    defaults = dict(
-        stream="s", group="g", consumer=None, results="keys", result_ttl_s=1, dead=None, lease_s=60.0, renew_s=None,
-        max_deliveries=5, grace_s=25.0, look_ahead=None,
-    )  # fmt: skip
-    return make_settings(**(defaults | given))
+    names = {"stream": "s", "group": "g", "dead": None, "results": "keys"}
+    numbers = {"consumer": None, "result_ttl_s": 1, "lease_s": 60.0, "renew_s": None, "max_deliveries": 5}
+    numbers |= {"grace_s": 25.0, "look_ahead": None}
+    keys = Keys.of(**{name: given.get(name, default) for name, default in names.items()})
+    return WorkerOptions(keys, **{name: given.get(name, default) for name, default in numbers.items()})
 
 
 def test_settings_by_default():
     made = settings()
-    assert (made.names.dead, made.renew_s, made.form, made.results) == ("s:dead", 20.0, "key", None)
-    assert (settings(results="stream:out").form, settings(results="stream:out").results) == ("stream", "out")
+    assert (made.keys.dead, made.every_s, made.keys.form, made.keys.results) == ("s:dead", 20.0, "key", None)
+    out = settings(results="stream:out").keys
+    assert (out.form, out.results, settings(results="none").keys.form) == ("stream", "out", "none")
 
 
 def test_a_worker_has_the_settings_of_the_page_where_none_is_given():
     given = {name: each.default for name, each in signature(Worker).parameters.items()}
     assert (given["result_ttl_s"], given["lease_s"], given["renew_s"]) == (86_400, 60, None)
     assert (given["max_deliveries"], given["grace_s"], given["look_ahead"]) == (5, 25, None)
-    assert settings(lease_s=60).renew_s == 20
+    assert settings(lease_s=60).every_s == 20
 
 
 def test_a_body_of_16_mib_is_read_and_a_longer_one_is_not():
@@ -260,8 +289,8 @@ def test_wrong_settings_are_refused_by_name():
 
 
 def test_keys_of_a_stream_with_a_tag_share_it():
-    assert Names.of("{q}").result_prefix == "result:{q}:"
-    assert (Names.of("q").result_prefix, Names.of("{}q").result_prefix) == ("result:", "result:")
+    assert Keys.of("{q}").result_prefix == "result:{q}:"
+    assert (Keys.of("q").result_prefix, Keys.of("{}q").result_prefix) == ("result:", "result:")
 
 
 def test_a_refused_certificate_password_or_right_is_not_waited_for():

@@ -79,7 +79,6 @@ _ALL = (
     Event("redis_advice", _WARNING, ("reason",), "a setting of Redis may lose messages; said at the beginning"),
     Event("group_made_again", _WARNING, (), "a worker's consumer group was gone"),
     Event("messages_left", _WARNING, (), "a worker ends without Redis; other workers get its messages later"),
-    Event("model_unknown", _WARNING, ("reason",), "a worker cannot ask the servers for their model, and reads nothing"),
     Event("servers_ill", _WARNING, ("reason",), "a worker's calls fail in a row; one message at a time is tried"),
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),

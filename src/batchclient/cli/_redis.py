@@ -94,7 +94,7 @@ async def connected(url: str) -> AsyncIterator[Redis]:
         from redis.exceptions import RedisError
     except ModuleNotFoundError:
         raise Refusal("Redis needs redis, of the extra batchclient[redis]") from None
-    from batchclient.integrations.redis._library import is_refused
+    from batchclient.integrations.redis._connection import is_refused
 
     try:
         redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)

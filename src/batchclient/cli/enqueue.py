@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +51,9 @@ from batchclient.types import NOT_GIVEN
 __all__ = ["enqueue"]
 
 _MOST_TOLD = 10
-_BESIDE = ("deadline", "tenant", "traceparent")
+_TOGETHER = 256
+"""Messages of one call of ``enqueue``: how many are in the stream is told so exactly."""
+_BESIDE = ("deadline", "tenant")
 """Fields that are the message's of a row that is a request. Beside a template, columns are data."""
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
 
@@ -196,18 +199,17 @@ async def _run(
     url: str, stream: str, group: str, max_queued: int, from_list: str | None, rows: _Rows | None, *, quiet: bool
 ) -> None:
     async with connected(url) as redis:
+        from batchclient.integrations.redis import enqueue as put
         from batchclient.integrations.redis import move_list
-        from batchclient.integrations.redis._queueing import enqueue_groups
 
         count = 0
         try:
             if from_list is not None:
                 count = await move_list(redis, from_list, stream=stream, group=group)
             elif rows is not None:
-                async for ids in enqueue_groups(
-                    redis, rows.messages(), stream=stream, group=group, max_queued=max_queued, unique=True
-                ):
-                    count += len(ids)
+                messages = rows.messages()
+                while some := list(islice(messages, _TOGETHER)):
+                    count += len(await put(redis, some, stream=stream, group=group, max_queued=max_queued))
         finally:
             if not quiet:
                 unusable = f"; {rows.unusable:,} rows are unusable" if rows is not None and rows.unusable else ""

@@ -99,7 +99,7 @@ def work(
     ] = 32,
     batch_timeout_ms: Annotated[float, typer.Option(envvar="BATCH_TIMEOUT_MS", hidden=True)] = 100.0,
     timeout: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds for a message, from its delivery.")
+        float | None, typer.Option(metavar="S", help="Seconds for a message, from the beginning of its call.")
     ] = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,  # noqa: ARG001  # read by the frame

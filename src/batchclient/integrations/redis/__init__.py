@@ -8,11 +8,11 @@ be an old queue's: ``docs/how-to/redis.md``.
 from __future__ import annotations
 
 from batchclient.integrations.redis._dead import dead_letters, drop_dead, retry_dead
+from batchclient.integrations.redis._enqueue import enqueue, move_list
+from batchclient.integrations.redis._failures import TooManyDeliveries
 from batchclient.integrations.redis._messages import BadMessage
-from batchclient.integrations.redis._outcomes import TooManyDeliveries
-from batchclient.integrations.redis._queueing import enqueue, move_list
-from batchclient.integrations.redis._result_reading import Result, results
-from batchclient.integrations.redis._settings import WorkerStatistics
+from batchclient.integrations.redis._options import WorkerStatistics
+from batchclient.integrations.redis._results import Result, results
 from batchclient.integrations.redis._worker import Worker
 
 __all__ = [

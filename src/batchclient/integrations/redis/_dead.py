@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchclient.integrations.redis import _scripts as scripts
-from batchclient.integrations.redis._library import Connection, as_text, check_connection, entries_in
+from batchclient.integrations.redis._connection import Connection, as_text, check_connection, entries_in
 from batchclient.integrations.redis._messages import identity_in
-from batchclient.integrations.redis._names import STREAM, Names
+from batchclient.integrations.redis._options import STREAM, Keys
 
 __all__ = ["DeadLetter", "dead_letters", "drop_dead", "letter_of", "retry_dead"]
 
@@ -56,7 +56,7 @@ async def dead_letters(
         dead: the stream of dead letters, by default the stream's name with ``:dead``.
     """
     check_connection(redis)
-    source = Names.of(stream, dead=dead).dead
+    source = Keys.of(stream, dead=dead).dead
     async for entry, fields in _pages(redis, source, "+"):
         yield letter_of(entry, fields)
 
@@ -71,7 +71,7 @@ async def retry_dead(
         entries: the letters' entries; ``None``: all that are there now.
     """
     check_connection(redis)
-    names = Names.of(stream, dead=dead)
+    names = Keys.of(stream, dead=dead)
     retry = redis.register_script(scripts.RETRY_DEAD)
     total = 0
     async for some in _groups(redis, names.dead, entries):
@@ -89,7 +89,7 @@ async def drop_dead(
         redis, entries, stream, dead: as for ``retry_dead``.
     """
     check_connection(redis)
-    source = Names.of(stream, dead=dead).dead
+    source = Keys.of(stream, dead=dead).dead
     total = 0
     async for some in _groups(redis, source, entries):
         total += int(await redis.xdel(source, *some))

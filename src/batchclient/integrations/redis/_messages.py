@@ -1,9 +1,10 @@
-"""Messages of a stream: from an entry's fields to a call, with every check. No Redis and no client.
+"""Messages of a stream: from an entry's fields to a call, and from an answer to a result. No Redis.
 
 Rules:
 - A message that no worker could ever use is refused here with a ``BadMessage``, which names the
   field. The message then becomes a dead letter.
-- The parameters of a call are checked by the client, as those of every call.
+- A body is a request, whose parameters the client checks as those of every call; or a row with
+  ``params``, or a line of an OpenAI Batch file, which are read as a map reads them.
 - No error shows a prompt.
 """
 
@@ -13,45 +14,29 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from batchclient._core.kinds import Kind
-from batchclient._maps.row_calls import RowCall
+from batchclient import RowCall, read_call
 from batchclient.errors import ConfigError
-from batchclient.rows import read_call
 from batchclient.types import NOT_GIVEN
 
-__all__ = [
-    "CALLS",
-    "LARGEST_BODY_BYTES",
-    "BadMessage",
-    "Message",
-    "identity_in",
-    "read_message",
-    "write_message",
-]
+__all__ = ["BadMessage", "Message", "Outcome", "identity_in", "read_message", "write_json", "write_message"]
 
-LARGEST_BODY_BYTES = 16 * 1024 * 1024
-"""Bytes of a ``body``, at most; a row of a file has the same bound."""
+_LARGEST_BODY_BYTES = 16 * 1024 * 1024
+"""A row of a file has the same bound."""
 _LONGEST_ID = 1024
-
-CALLS: Mapping[str, tuple[Kind, str]] = {
-    "complete": (Kind.COMPLETION, "prompt"),
-    "chat": (Kind.CHAT, "messages"),
-    "embed": (Kind.EMBEDDING, "input"),
-    "classify": (Kind.CLASSIFICATION, "input"),
-}
-"""The calls of messages, each with its kind and with the field of the body that is its input."""
-_CALLS_SAID = f"one of {', '.join(CALLS)}"
+_INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
+"""The calls of messages, each with the field of the body that is its input."""
+_CALLS_SAID = f"one of {', '.join(_INPUTS)}"
+_BESIDE = ("id", "call", "deadline", "priority", "tenant")
+"""The fields of a message beside its body."""
+_OWN_ARGUMENTS = frozenset({"self", "text", "prompt", "timeout_s", "priority", "tenant", "response_model"})
+"""Arguments of the client's calls that are no parameters of a request."""
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class BadMessage(ValueError):
     """A message that no worker can use."""
-
-
-_BESIDE = ("id", "call", "deadline", "priority", "tenant", "traceparent")
-"""The fields of a message beside its body."""
-_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(slots=True)  # frozen would cost a microsecond or two a message
@@ -59,29 +44,40 @@ class Message:
     """A message of a stream.
 
     Args:
-        entry: the entry's id in the stream.
         id: whose result it is: the message's own id, else the entry's.
         call: ``complete``, ``chat``, ``embed`` or ``classify``.
-        kind: the call's kind.
         item: the call's input.
         model: the model's name, if the message gives one.
         params: the call's other fields.
         deadline: Unix seconds by the clock of Redis, if there is a deadline.
         priority, tenant: of the call.
-        traceparent: whose span is the parent of the call's.
     """
 
-    entry: str
     id: str
     call: str
-    kind: Kind
     item: Any
     model: str | None
     params: Mapping[str, Any]
     deadline: float | None = None
     priority: int = 0
     tenant: str | None = None
-    traceparent: str = ""
+
+
+class Outcome(NamedTuple):
+    """How a message ends.
+
+    Args:
+        entry: its entry in the stream.
+        form: ``key``, ``stream``, ``none`` or ``dead``: where the texts go; ``back``: the message
+            is handed back.
+        texts: a key's value; or names and values of fields.
+        key: the key of the value.
+    """
+
+    entry: str
+    form: str
+    texts: tuple[bytes | str, ...] = ()
+    key: str = ""
 
 
 def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
@@ -93,6 +89,7 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
 
     Raises:
         BadMessage: the message cannot be used.
+        ConfigError: the body has a field that is the client's and no request's.
     """
     body = _body(fields.get(b"body"))
     own_id = body.pop("id", None)
@@ -100,10 +97,10 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
     made: RowCall | None = None
     if "url" in body and isinstance(body.get("body"), dict):
         own_id = body.get("custom_id", own_id)
-        made = _row(body, call, "batch")
-        call, priority = made.call, priority or made.priority or 0
+        made = _read_row(body, call, "batch")
     elif "params" in body:
-        made = _row(body, call)
+        made = _read_row(body, call)
+    if made is not None:
         call, priority = made.call, priority or made.priority or 0
     identity = _identity(_text(fields, b"id"), own_id, entry)
     deadline = _deadline(fields)
@@ -111,17 +108,19 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
         call = "chat" if "messages" in body else "complete" if "prompt" in body else ""
         if not call:
             raise BadMessage(f"call is missing: {_CALLS_SAID}")
-    if call not in CALLS:
+    field = _INPUTS.get(call)
+    if field is None:
         raise BadMessage(f"call is {_CALLS_SAID}, not {call!r:.40}")
-    kind, field = CALLS[call]
     if made is None:
         if field not in body:
             raise BadMessage(f"body has no field {field!r}, which call={call!r} needs")
         made = RowCall(call, body.pop(field), body, body.pop("model", None))
+        if not _OWN_ARGUMENTS.isdisjoint(body):
+            name = min(_OWN_ARGUMENTS & body.keys())
+            raise ConfigError(f"{name} is no field of a message's body", field=name)
     return Message(
-        entry, identity, call, kind, made.item, made.model, made.params, deadline, priority,
-        _text(fields, b"tenant") or None, fields.get(b"traceparent", b"").decode(errors="replace"),
-    )  # fmt: skip
+        identity, call, made.item, made.model, made.params, deadline, priority, _text(fields, b"tenant") or None
+    )
 
 
 def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
@@ -129,11 +128,10 @@ def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
 
     Args:
         message: a call's fields, such as ``prompt`` and ``max_tokens``, and beside them ``id``,
-            ``call``, ``deadline``, ``priority``, ``tenant`` or ``traceparent``; or a line of an
-            OpenAI Batch file.
+            ``call``, ``deadline``, ``priority`` or ``tenant``; or a line of an OpenAI Batch file.
 
     Raises:
-        BadMessage: no worker could use the message.
+        BadMessage, ConfigError: no worker could use the message.
     """
     if not isinstance(message, Mapping):
         raise BadMessage(f"a message is a mapping, not a {type(message).__name__}")
@@ -144,7 +142,7 @@ def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
     }
     body = {name: value for name, value in message.items() if name not in _BESIDE}
     try:
-        fields["body"] = _write(body).encode()
+        fields["body"] = _encode(body).encode()
     except (TypeError, ValueError, RecursionError):
         raise BadMessage("the message cannot be written as JSON") from None
     read_message("0-0", {name.encode(): value for name, value in fields.items()})
@@ -163,11 +161,24 @@ def identity_in(fields: Mapping[bytes, bytes], entry: str) -> str:
         return entry
 
 
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+def write_json(fields: dict[str, Any]) -> bytes:
+    """Write fields as JSON: ``null`` for numbers that JSON has not, half a surrogate pair escaped."""
+    try:
+        return _write(fields).encode()
+    except UnicodeEncodeError:
+        return json.dumps(fields).encode()
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(fields), parse_constant=lambda _: None)).encode()
+
+
 def _body(raw: bytes | None) -> dict[str, Any]:
     if raw is None:
         raise BadMessage("the message has no field 'body'")
-    if len(raw) > LARGEST_BODY_BYTES:
-        raise BadMessage(f"body has {len(raw):,} bytes; {LARGEST_BODY_BYTES >> 20} MiB is the most")
+    if len(raw) > _LARGEST_BODY_BYTES:
+        raise BadMessage(f"body has {len(raw):,} bytes; {_LARGEST_BODY_BYTES >> 20} MiB is the most")
     try:
         body = json.loads(raw)
     except UnicodeDecodeError as error:
@@ -181,8 +192,8 @@ def _body(raw: bytes | None) -> dict[str, Any]:
     return body
 
 
-def _row(row: dict[str, Any], call: str, form: Literal["batch"] | None = None) -> RowCall:
-    """Return the call that a map makes of a row with parameters of its own, or of a Batch line."""
+def _read_row(row: dict[str, Any], call: str, form: Literal["batch"] | None = None) -> RowCall:
+    """Return the call that a map makes of a row."""
     try:
         made = read_call(row, form, call=call or "complete")  # type: ignore[arg-type]  # it is checked there
     except ConfigError as error:

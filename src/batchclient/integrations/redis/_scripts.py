@@ -1,14 +1,8 @@
-"""The Lua scripts: what must happen as one.
-
-Rules:
-- A script writes its effects into the log, and not its text: times and generated ids are the same
-  after a restart, also on Redis 6.2.
-- Keys are declared, so scripts run in a cluster.
-"""
+"""The Lua scripts: what must happen as one. Keys are declared, so scripts run in a cluster."""
 
 from __future__ import annotations
 
-__all__ = ["FINISH", "FORGET_DELETED", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD", "SET_ASIDE"]
+__all__ = ["FINISH", "FOREIGN", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RETRY_DEAD"]
 
 # Conditions with a name of their own: each is a promise that a test breaks.
 _IS_FIRST = "own == 1"
@@ -17,11 +11,11 @@ _IS_OWN = "#redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) =
 _AS_BEFORE = "math.max(0, each[4] - 1)"
 _MOST_TEXTS = "4000"
 """Names and values that a dead letter keeps of its message: Lua hands on 8,000 values at most."""
-_EFFECTS = "if redis.replicate_commands then redis.replicate_commands() end\n"
+FOREIGN = 2
+"""What the key of a result holds is no worker's."""
 
 FINISH = (
-    _EFFECTS
-    + """
+    """
 -- KEYS: stream, dead letters, results stream (else the stream again), then the key of each result
 -- ARGV: group, seconds of a result, then for each message: entry, 'key', text,
 --       or entry, form, count, that many texts
@@ -93,15 +87,14 @@ return done
 )
 """Ends messages: each, if nobody has ended it before, gets its result or dead letter, and goes.
 
-Returns of each 1, or 0 where somebody else had ended it, or 2 where its result's key holds
-something else: that key is left alone. A stream's key of the wrong type is refused before the first
-message: nothing is acknowledged without its result. A message that has ended by just this outcome
-counts as ended now: the reply was lost. Without results, whoever ended it has ended it so.
+Returns of each 1, or 0 where somebody else had ended it, or ``FOREIGN``: that key is left alone. A
+stream's key of the wrong type is refused before the first message: nothing is acknowledged without
+its result. A message that has ended by just this outcome counts as ended now: the reply was lost.
+Without results, whoever ended it has ended it so.
 """
 
 RENEW = (
-    _EFFECTS
-    + """
+    """
 -- KEYS: stream   ARGV: group, consumer, entries
 local own, lost = {}, {}
 for place = 3, #ARGV do
@@ -124,14 +117,13 @@ return lost
 """Renews the leases of a consumer's messages; returns the entries that are not its own any more."""
 
 HAND_BACK = (
-    _EFFECTS
-    + """
--- KEYS: stream   ARGV: group, consumer, heir, idle ms, entries
+    """
+-- KEYS: stream   ARGV: group, consumer, idle ms, entries
 local given = 0
-for place = 5, #ARGV do
+for place = 4, #ARGV do
   local each = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[place], ARGV[place], 1, ARGV[2])[1]
   if each then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, each[1], 'IDLE', ARGV[4], 'RETRYCOUNT', """
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, each[1], 'IDLE', ARGV[3], 'RETRYCOUNT', """
     + _AS_BEFORE
     + """, 'JUSTID')
     given = given + 1
@@ -140,35 +132,17 @@ end
 return given
 """
 )
-"""Gives messages of a consumer to an heir, with their leases run out, as if not delivered."""
+"""Lets the leases of a consumer's messages run out, as if the messages had not been delivered."""
 
-LEAVE = (
-    _EFFECTS
-    + """
+LEAVE = """
 -- KEYS: stream   ARGV: group, consumer
 if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return 0 end
 redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], ARGV[2])
 return 1
 """
-)
 """Deletes a consumer without messages. (DELCONSUMER alone would drop the messages, too.)"""
 
-FORGET_DELETED = (
-    _EFFECTS
-    + """
--- KEYS: stream   ARGV: group, consumer, most
-for _, each in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[3], ARGV[2])) do
-  if #redis.call('XRANGE', KEYS[1], each[1], each[1]) == 0 then
-    redis.call('XACK', KEYS[1], ARGV[1], each[1])
-  end
-end
-"""
-)
-"""Acknowledges a consumer's messages that are not in the stream any more."""
-
-RETRY_DEAD = (
-    _EFFECTS
-    + """
+RETRY_DEAD = """
 -- KEYS: dead letters, stream   ARGV: count of own fields, own fields, entries
 local added = tonumber(ARGV[1])
 local own = {}
@@ -193,29 +167,13 @@ for place = 2 + added, #ARGV do
 end
 return moved
 """
-)
 """Puts dead letters back into the stream, as they were enqueued."""
 
-MOVE_LIST = (
-    _EFFECTS
-    + """
+MOVE_LIST = """
 -- KEYS: list, stream   ARGV: most
 local items = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)
 for _, item in ipairs(items) do redis.call('XADD', KEYS[2], '*', 'body', item) end
 if #items > 0 then redis.call('LTRIM', KEYS[1], #items, -1) end
 return #items
 """
-)
 """Moves items of a list into a stream."""
-
-SET_ASIDE = (
-    _EFFECTS
-    + """
--- KEYS: list, another list   ARGV: most
-local items = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1)
-for _, item in ipairs(items) do redis.call('RPUSH', KEYS[2], item) end
-if #items > 0 then redis.call('LTRIM', KEYS[1], #items, -1) end
-return #items
-"""
-)
-"""Moves items of a list to the end of another list."""

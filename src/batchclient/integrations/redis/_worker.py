@@ -1,53 +1,117 @@
-"""``Worker``: takes messages of a stream as there are permits, and ends each by one outcome.
+"""``Worker``: takes messages of a stream, makes a call of each, and ends each by one outcome.
+
+    stream → held → result | dead letter
+             held → released   handed back; the delivery does not count
+             held → left       to its lease, since its error may pass; the delivery counts
+             held → lost       another worker has it by now, or has ended it
 
 Rules:
 - A message is *held* from its delivery until its outcome is stored. At most ``look_ahead`` are
   held: memory does not grow with the queue.
-- Reading, renewing and finishing are three tasks. None waits for another's turn, and each bears a
-  Redis that is away: work under way goes on, and its outcomes are kept until Redis is back.
-- A lease is renewed every third of its time. A message whose lease has run out may be another
-  worker's: its call is cancelled once that is seen.
-- The calls have no task each: a held message is the waiter of its own request.
-- While every server is out of use nothing is read, except one message where none is held: the call
-  that finds out whether a server is back. Errors that may pass, in a row, have the same effect.
+- No more calls are begun than the client's servers may have in flight. The other messages wait in
+  line, so that time limits begin with the sending, and a stop hands those messages back at once.
+- Reading, storing and renewing are three tasks. None waits for another's turn, and each bears a
+  Redis that is away: calls under way go on, and their outcomes are kept until Redis is back.
+- A lease is renewed every third of its time. A message that is another worker's by now is given up.
+- While every server is out of use, or the servers fail in a row, nothing is read, except one
+  message where none is held: the call that finds out whether a server is back.
 - Whatever a message does to this code, the message is a dead letter, and the worker goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+from collections import deque
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any
 
-from batchclient._metrics.worker import OUTCOMES, counts_of
+from batchclient import BatchClient
+from batchclient._metrics.worker import OUTCOMES, Waiting, counts_of
 from batchclient._shell.log import log
-from batchclient._shell.runner import Runner
-from batchclient.client import BatchClient
-from batchclient.errors import ClientClosed, ConfigError, DeadlineExceeded, NotFound
-from batchclient.integrations.redis._broker import FOREIGN, Broker, Delivery, Outcome
-from batchclient.integrations.redis._draining import Drain
-from batchclient.integrations.redis._finishing import Finisher
-from batchclient.integrations.redis._keeping import Keeper
-from batchclient.integrations.redis._library import Connection, check_connection
-from batchclient.integrations.redis._messages import read_message
-from batchclient.integrations.redis._model import know_model
-from batchclient.integrations.redis._names import STREAM
-from batchclient.integrations.redis._outcomes import Judge, ResultForm, TooManyDeliveries, Verdict
-from batchclient.integrations.redis._patience import Patience
-from batchclient.integrations.redis._reading import Reader, Room
-from batchclient.integrations.redis._result_reading import foreign_key
-from batchclient.integrations.redis._settings import WorkerStatistics, make_settings
-from batchclient.integrations.redis._tasks import LOOK_S, end, to_its_end
-from batchclient.integrations.redis._work import Work
-from batchclient.types import NOT_GIVEN, NotGiven
+from batchclient.errors import ConfigError, DeadlineExceeded
+from batchclient.integrations.redis._connection import Connection, Retrying, check_connection, end
+from batchclient.integrations.redis._failures import Action, Failures, TooManyDeliveries
+from batchclient.integrations.redis._messages import Message, Outcome, read_message, write_json
+from batchclient.integrations.redis._options import STREAM, Keys, WorkerOptions, WorkerStatistics
+from batchclient.integrations.redis._results import foreign_key
+from batchclient.integrations.redis._scripts import FOREIGN
+from batchclient.integrations.redis._stream import Delivery, WorkerStream
 
 __all__ = ["Worker"]
 
-
 _HELD_BYTES = 64 * 1024 * 1024
 """Bytes of bodies beyond which no further message is read."""
+_READ_TOGETHER = 256
+_READ_BYTES = 16 * 1024 * 1024
+"""Bytes of bodies in a reading, if its messages are as large as those of the reading before."""
+_GROWTH = 4
+_REST_S = 0.02
+"""How long a few free places wait for more: reading one by one costs eight times as much."""
+_LOOK_S = 0.25
+_CLAIM_S = 1.0
+_STATISTICS_S = 0.1
+_FIGURES_S = 5.0
+_FORGOTTEN_LEASES = 10
+"""A consumer without messages that was silent for so many leases is a dead worker's."""
+_STORE_TOGETHER = 128
+_STORE_BYTES = 1024 * 1024
 _OUT_OF_USE = ("ejected", "probing", "awaited")
+_READING_ENDS_S = 1.5
+"""How long a stopping worker waits for a reading, which takes half a second at most."""
+_LAST_TRIES_S = 5.0
+"""How long a stopping worker waits for a Redis that is away."""
+
+
+class _Held:
+    """A message that the worker has, from its delivery to its outcome."""
+
+    __slots__ = ("began_at", "deliveries", "entry", "is_ended", "message", "since", "size", "task")
+    message: Message
+
+    def __init__(self, entry: str, deliveries: int, size: int, since: float) -> None:
+        self.entry = entry
+        self.deliveries = deliveries
+        self.size = size
+        """Bytes of its body."""
+        self.since = since
+        """When it was delivered, by the event loop's clock."""
+        self.began_at = 0.0
+        self.task: asyncio.Task[None] | None = None
+        """Its call, once it has begun."""
+        self.is_ended = False
+        """Whether it has an outcome, or is another worker's."""
+
+
+class _Line:
+    """Messages whose calls have not begun: the highest priority first, tenants in turn."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, dict[str | None, deque[_Held]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<_Line of {sum(len(line) for tenants in self._waiting.values() for line in tenants.values())}>"
+
+    def put(self, held: _Held) -> None:
+        tenants = self._waiting.setdefault(held.message.priority, {})
+        tenants.setdefault(held.message.tenant, deque()).append(held)
+
+    def take(self) -> _Held | None:
+        """Return the next message that has not ended meanwhile; ``None``: nobody waits."""
+        while self._waiting:
+            priority = max(self._waiting)
+            tenants = self._waiting[priority]
+            tenant = next(iter(tenants))
+            line = tenants.pop(tenant)
+            held = line.popleft()
+            if line:
+                tenants[tenant] = line
+            elif not tenants:
+                del self._waiting[priority]
+            if not held.is_ended:
+                return held
+        return None
 
 
 class Worker:
@@ -69,7 +133,7 @@ class Worker:
         lease_s: how long a message is this worker's without a renewal, seconds.
         renew_s: seconds from one renewal to the next; by default a third of the lease.
         max_deliveries: a message delivered more often without an outcome is a dead letter.
-        grace_s: how long work under way may take to end after ``stop``, seconds.
+        grace_s: how long calls under way may take to end after ``stop``, seconds.
         look_ahead: messages held, at most; by default twice the limits of all servers.
 
     Raises:
@@ -96,49 +160,45 @@ class Worker:
         if not isinstance(client, BatchClient):
             raise ConfigError(f"client is a BatchClient, not a {type(client).__name__}", field="client")
         check_connection(redis)
-        settings = make_settings(
-            stream, group, consumer, results, result_ttl_s, dead, lease_s, renew_s, max_deliveries, grace_s, look_ahead
+        self._keys = Keys.of(stream, group, dead, results)
+        self._options = WorkerOptions(
+            self._keys, consumer, result_ttl_s, lease_s, renew_s, max_deliveries, grace_s, look_ahead
         )
-        self._settings = settings
+        self._consumer = self._options.consumer_name()
         self._client = client
-        self._broker = Broker(redis, settings)
-        self._form = ResultForm(settings.form, settings.names.result_prefix, settings.consumer)
-        self._judge = Judge()
-        self._patience = Patience(self._broker.reconnect)
-        self._changed = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._finisher = Finisher(self._broker, self._patience, self._on_finished)
-        self._reader = Reader(self._broker, settings.lease_s, self._room, self._take, self._changed, self._stopping)
-        self._held: dict[str, Work] = {}
+        self._stream = WorkerStream(redis, self._options, self._consumer)
+        self._retrying = Retrying(redis, self._stream.make_group)
+        self._failures = Failures()
+        self._held: dict[str, _Held] = {}
         self._held_bytes = 0
-        self._keeper = Keeper(self._broker, self._patience, settings, self._held, self._on_lost, counts_of(client))
-        self._error: BaseException | None = None
-        self._looked_at = 0.0
+        self._line = _Line()
+        self._calls = 0
+        """Calls under way."""
+        self._limit = 1
         self._is_cut_off = False
-        self._runner: Runner
+        """Whether every server is out of use."""
+        self._looked_at = 0.0
+        self._together = 1
+        """Messages of the next reading, at most."""
+        self._claim_at = 0.0
+        self._has_claimed = False
+        self._outcomes: deque[Outcome] = deque()
+        self._changed, self._begun, self._stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._has_outcomes, self._has_none = asyncio.Event(), asyncio.Event()
+        self._error: BaseException | None = None
         self._counts = dict.fromkeys(OUTCOMES, 0)
+        self._renewals = 0
+        self._waiting = Waiting(0, None)
         self._of_client = counts_of(client)
-        self._drain = Drain(
-            self._broker, self._patience, self._finisher, self._held, self._changed, self._give_up, self._on_released
-        )
 
     def __repr__(self) -> str:
-        return f"<Worker of {self._settings.names.stream!r}: {len(self._held)} held>"
+        return f"<Worker of {self._keys.stream!r}: {len(self._held)} held>"
 
     def statistics(self) -> WorkerStatistics:
         """Return a snapshot."""
         return WorkerStatistics(
-            held=len(self._held),
-            **self._counts,
-            renewals=self._keeper.renewals,
-            pending=self._keeper.figures.pending,
-            lag=self._keeper.figures.lag,
+            held=len(self._held), **self._counts, renewals=self._renewals, **self._waiting._asdict()
         )
-
-    def _count(self, outcome: str, count: int = 1) -> None:
-        """Count messages here, and on the pages about the client."""
-        self._counts[outcome] += count
-        self._of_client.messages[outcome] += count
 
     def stop(self) -> None:
         """Read no further message; ``run`` then returns, within ``grace_s`` and some seconds.
@@ -163,176 +223,302 @@ class Worker:
         """
         if self._stopping.is_set():
             raise RuntimeError("the worker was stopped: make another one")
-        self._runner = self._client._start()
         # Nothing but tasks of our own is awaited here: redis-py drops a cancellation that comes
         # while it connects.
-        tasks = [asyncio.create_task(self._begin())]
+        reading, storing, keeping = tasks = [
+            asyncio.create_task(each()) for each in (self._read, self._store, self._keep)
+        ]
         stopping = asyncio.create_task(self._stopping.wait())
         grace_s = 0.0
         try:
             await asyncio.wait((stopping, *tasks), return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done() and tasks[0].exception() is None and not self._stopping.is_set():
-                tasks += map(asyncio.create_task, (self._take_in(), self._finisher.run(), self._keeper.run()))
-                await asyncio.wait((stopping, *tasks[1:]), return_when=asyncio.FIRST_COMPLETED)
-                if self._error is None and not any(task.done() for task in tasks[2:]):
-                    grace_s = self._settings.grace_s
+            if self._error is None and not storing.done() and not keeping.done():
+                grace_s = self._options.grace_s
         finally:
             self.stop()
             asyncio.gather(*tasks, return_exceptions=True)  # takes the errors that are not raised below
-            await to_its_end(self._end(tasks, stopping, grace_s))
+            await _to_its_end(self._end(reading, storing, keeping, grace_s))
+            await end([stopping])
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if self._error is not None:
             raise self._error
 
-    async def _end(self, tasks: list[asyncio.Task[None]], stopping: asyncio.Task[bool], grace_s: float) -> None:
-        """End the tasks of ``run``, and leave the group."""
-        await end([stopping, tasks[0]])
-        if tasks[1:]:
-            _, reading, finishing, keeping = tasks
-            try:
-                await self._drain.run(reading, finishing, grace_s)
-            finally:
-                await end([finishing, keeping])
-                self._keeper.close()
-            await self._drain.leave()
+    async def _end(
+        self, reading: asyncio.Task[None], storing: asyncio.Task[None], keeping: asyncio.Task[None], grace_s: float
+    ) -> None:
+        """Hand back what waits, let calls under way end, store the outcomes, and leave the group."""
+        until = asyncio.get_running_loop().time() + grace_s
+        await asyncio.wait((reading,), timeout=_READING_ENDS_S)
+        # Redis does not answer. A message of this reading comes back after its lease.
+        await end([reading])
+        calls = [held.task for held in self._held.values() if held.task is not None and not held.task.done()]
+        if grace_s:
+            in_line = [held for held in self._held.values() if held.task is None and not held.is_ended]
+            await self._hand_back(min(grace_s, _LAST_TRIES_S), in_line)
+        if calls:
+            ended = asyncio.create_task(_all_done(calls))
+            left_s = max(0.0, until - asyncio.get_running_loop().time())
+            await asyncio.wait((ended, storing), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await end([ended, *calls])
+        last_s = asyncio.get_running_loop().time() + _LAST_TRIES_S
+        if self._outcomes:
+            stored = asyncio.create_task(self._has_none.wait())
+            await asyncio.wait((storing, stored), timeout=_LAST_TRIES_S, return_when=asyncio.FIRST_COMPLETED)
+            await end([stored])
+        await end([storing, keeping])
+        self._of_client.waiting.pop((self._keys.stream, self._keys.group), None)
+        left_s = max(1.0, last_s - asyncio.get_running_loop().time())
+        if self._begun.is_set() and not await self._hand_back(left_s, list(self._held.values()), and_leave=True):
+            log(
+                "messages_left",
+                "Redis is away: the messages that this worker holds come back once their leases have run out",
+            )
 
-    async def _begin(self) -> None:
-        """Check Redis and the keys, and make the group."""
-        for warning in await self._patience.bear(self._broker.begin, self._stopping) or ():
-            log("redis_advice", "%s", warning, reason=warning)
+    async def _hand_back(self, seconds: float, messages: list[_Held], *, and_leave: bool = False) -> bool:
+        """Let others take messages that have no outcome; return whether Redis did it in time."""
+
+        async def hand_back() -> None:
+            if messages:
+                self._count("released", await self._stream.hand_back([held.entry for held in messages]))
+            if and_leave:
+                await self._stream.leave()
+
+        task = asyncio.create_task(self._retrying.until_done(hand_back))
+        await asyncio.wait((task,), timeout=seconds)
+        await end([task])
+        if task.cancelled():
+            return False
+        task.result()
+        for held in messages:
+            self._drop(held)
+        return True
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
-    async def _take_in(self) -> None:
+    async def _read(self) -> None:
+        for warning in await self._retrying.until_done(self._stream.begin):
+            log("redis_advice", "%s", warning, reason=warning)
+        self._begun.set()
         while not self._stopping.is_set():
-            refusal = await know_model(self._client, self._runner, self._patience, self._stopping)
-            if refusal is not None:
-                self._fail(refusal)
-            room = await self._reader.wait_for_room()
+            room = await self._wait_for_room()
             if room:
-                await self._patience.bear(partial(self._reader.read, room), self._stopping, self._broker)
+                await self._retrying.until_done(partial(self._read_once, room))
 
-    def _room(self) -> Room:
-        ahead = self._settings.look_ahead or max(2, 2 * self._runner.core.total_limit)
+    async def _wait_for_room(self) -> int:
+        """Return how many messages may be read; 0: the worker stops."""
+        loop = asyncio.get_running_loop()
+        since: float | None = None
+        while not self._stopping.is_set():
+            self._begin_calls()
+            free, places = self._room()
+            rest_s = _LOOK_S
+            if free > 0:
+                since = loop.time() if since is None else since
+                rest_s = since + _REST_S - loop.time()
+                if free >= places // 4 or rest_s <= 0:
+                    return free
+            else:
+                since = None
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(rest_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        return 0
+
+    def _room(self) -> tuple[int, int]:
+        """Return the places for further messages, and all places."""
+        self._look()
+        places = self._options.look_ahead or max(2, 2 * self._limit)
         if self._held_bytes >= _HELD_BYTES:
-            return 0, ahead
+            return 0, places
+        if self._is_cut_off or self._failures.are_all:
+            is_resting = asyncio.get_running_loop().time() < self._failures.rest_until
+            return 0 if self._held or is_resting else 1, 1
+        return places - len(self._held), places
+
+    def _look(self) -> None:
+        """Find out which servers are in use, and what they may have in flight: ten times a second."""
         now = asyncio.get_running_loop().time()
-        if now >= self._looked_at + LOOK_S:
+        if now >= self._looked_at + _STATISTICS_S:
             self._looked_at = now
-            self._is_cut_off = all(each.state in _OUT_OF_USE for each in self._client.statistics().endpoints)
-        if self._is_cut_off or self._judge.is_ill:
-            return (0 if self._held or now < self._judge.rest_until else 1), 1
-        return ahead - len(self._held), ahead
+            limits = [each.limit for each in self._client.statistics().endpoints if each.state not in _OUT_OF_USE]
+            self._is_cut_off = not limits
+            self._limit = max(1, sum(limits))
+
+    async def _read_once(self, room: int) -> None:
+        """Take messages, at most so many: those that come back once a second, else new ones."""
+        count, now = min(room, self._together), asyncio.get_running_loop().time()
+        # Between two claims others are read: those that come back may be those that always fail.
+        if now >= self._claim_at and not self._has_claimed:
+            deliveries = await self._stream.claim(count)
+            self._has_claimed = bool(deliveries)
+            self._claim_at = now if deliveries else now + _CLAIM_S
+        else:
+            self._has_claimed = False
+            deliveries = await self._stream.read(count)
+        for delivery in deliveries:
+            self._take(delivery)
+        if deliveries:
+            size = sum(len(each.fields.get(b"body") or b"") for each in deliveries)
+            most = min(_READ_TOGETHER, _READ_BYTES * len(deliveries) // max(1, size))
+            self._together = max(1, min(self._together * _GROWTH, most))
 
     def _take(self, delivery: Delivery) -> None:
-        """Begin the work on a message."""
-        known = self._held.get(delivery.entry)
+        """Put a message into the line."""
+        entry, fields, times = delivery
+        known = self._held.get(entry)
         if known is not None:
             # The lease had run out, and nobody else took the message.
-            known.deliveries = delivery.count
+            known.deliveries = times
             return
-        fields = delivery.fields or {}
         size = len(fields.get(b"body") or b"")
-        work = Work(self, delivery.entry, delivery.count, size, asyncio.get_running_loop().time())
-        self._held[delivery.entry] = work
+        self._held[entry] = held = _Held(entry, times, size, asyncio.get_running_loop().time())
         self._held_bytes += size
         try:
-            if delivery.count > self._settings.max_deliveries:
-                raise TooManyDeliveries(f"delivered {delivery.count} times without an outcome")
-            work.message = read_message(delivery.entry, fields)
-            self._open(work)
-        except ClientClosed as error:
-            work.end()
-            self._fail(error)
+            if times > self._options.max_deliveries:
+                raise TooManyDeliveries(f"delivered {times} times without an outcome")
+            held.message = read_message(entry, fields)
         except Exception as error:  # else the next worker would end by the same message
-            self._end_dead(work, error)
+            self._end_dead(held, error)
+        else:
+            self._line.put(held)
 
-    def _open(self, work: Work) -> None:
-        """Submit the call of a message.
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    def _begin_calls(self) -> None:
+        """Begin the calls of messages in line, as far as the servers' limits allow."""
+        if self._stopping.is_set():
+            return
+        self._look()
+        loop = asyncio.get_running_loop()
+        while self._calls < self._limit and (held := self._line.take()) is not None:
+            self._calls += 1
+            held.began_at = loop.time()
+            held.task = loop.create_task(self._answer(held))
+
+    async def _answer(self, held: _Held) -> None:
+        """Make the call of a message."""
+        message, loop = held.message, asyncio.get_running_loop()
+        try:
+            call = getattr(self._client, message.call)(
+                message.item, model=message.model, priority=message.priority, tenant=message.tenant, **message.params
+            )
+            answer = await (call if message.deadline is None else self._in_time(call, message.deadline))
+            body, now = answer.as_dict(), loop.time()
+            self._put(held, self._result_of(held, body, answer.attempts, now - held.since))
+        except Exception as error:
+            self._take_error(held, error)
+        else:
+            self._failures.take_answer(message.model, now)
+        finally:
+            self._calls -= 1
+            self._begin_calls()
+
+    async def _in_time(self, call: Coroutine[Any, Any, Any], deadline: float) -> Any:
+        """Await a call until the message's deadline, by the clock of Redis.
 
         Raises:
-            BadMessage, ConfigError: the message cannot be used.
-            ClientClosed: the client was closed under the worker.
-            DeadlineExceeded: its deadline has passed.
+            DeadlineExceeded: which is not retryable.
         """
-        message = work.message
-        timeout_s: float | NotGiven = NOT_GIVEN
-        if message.deadline is not None:
-            timeout_s = message.deadline - self._broker.now()
-            if timeout_s <= 0:
-                raise DeadlineExceeded("the message's deadline had passed when it was delivered")
-            timeout_s = min(timeout_s, self._client._settings.timeout_s or timeout_s)
-        now = self._runner.backend.now()
-        work.request = request = self._client._calls.make(
-            message.item,
-            message.model,
-            timeout_s,
-            message.params,
-            work,
-            now,
-            message.priority,
-            message.tenant,
-            message.kind,
-        )
-        self._runner.submit(request, may_wait=True)
+        left_s = deadline - self._stream.now()
+        try:
+            if left_s > 0:
+                async with asyncio.timeout(left_s) as limit:
+                    return await call
+        except TimeoutError:
+            if not limit.expired():  # the client's own
+                raise
+        call.close()
+        passed = "while its call was under way" if left_s > 0 else "when its call was to begin"
+        error = DeadlineExceeded(f"the message's deadline had passed {passed}")
+        error.retryable = False
+        raise error
+
+    def _take_error(self, held: _Held, error: Exception) -> None:
+        """Take in the error of a call."""
+        message = held.message
+        were_failing = self._failures.are_all
+        action = self._failures.take_error(error, message.model, held.began_at, asyncio.get_running_loop().time())
+        if self._failures.are_all and not were_failing:
+            name = type(error).__name__
+            log("servers_ill", "call after call fails (%s): one message at a time is tried", name, reason=name)
+            # Another worker may have better servers.
+            while (waiting := self._line.take()) is not None:
+                self._put(waiting, Outcome(waiting.entry, "back"))
+        match action:
+            case Action.DEAD_LETTER:
+                self._end_dead(held, error)
+            case Action.RELEASE:
+                self._put(held, Outcome(held.entry, "back"))
+            case Action.LEAVE:
+                self._count("left")
+                self._drop(held)
+            case Action.STOP:  # still held, the message is handed back
+                self._error = self._error or error
+                self.stop()
 
     # Outcomes --------------------------------------------------------------------------------------------------------
 
-    def _on_answer(self, work: Work, answer: Any) -> None:
-        """Take in the answer of a held message."""
-        try:
-            body = answer.as_dict()
-        except Exception as error:  # an answer that this code cannot use
-            self._end_dead(work, error)
-        else:
-            self._succeed(work, body, answer.attempts)
+    def _result_of(self, held: _Held, body: dict[str, Any], attempts: int, seconds: float) -> Outcome:
+        if self._keys.form == "none":
+            return Outcome(held.entry, "none")
+        fields: dict[str, Any] = {
+            "id": held.message.id,
+            "message": held.entry,
+            "status": "ok",
+            "body": body,
+            "attempts": attempts,
+            "deliveries": held.deliveries,
+            "worker": self._consumer,
+            "seconds": round(seconds, 6),
+        }
+        if self._keys.form == "key":
+            return Outcome(held.entry, "key", (write_json(fields),), self._keys.result_prefix + held.message.id)
+        texts = {name: write_json(value) if name == "body" else str(value) for name, value in fields.items()}
+        return Outcome(held.entry, "stream", tuple(text for pair in texts.items() for text in pair))
 
-    def _on_error(self, work: Work, error: BaseException) -> None:
-        """Take in the error of a held message."""
-        verdict = self._judge.verdict(error, work.message, self._broker.now())
-        is_unknown = isinstance(error, NotFound) and work.message.model is None
-        if verdict is Verdict.DEAD and is_unknown and self._client._calls.asks_model:
-            # The servers have another model by now: they are asked before the next message.
-            verdict = Verdict.BACK
-        was_ill = self._judge.is_ill
-        self._judge.note_error(error, verdict, asyncio.get_running_loop().time())
-        if self._judge.is_ill and not was_ill:
-            name = type(error).__name__
-            log("servers_ill", "call after call fails (%s): one message at a time is tried", name, reason=name)
-        match verdict:
-            case Verdict.DEAD:
-                self._end_dead(work, error)
-            case Verdict.BACK:
-                self._end_back(work)
-            case Verdict.LEFT:
-                self._count("left")
-                self._drop(work)
-            case Verdict.STOP:  # still held, the message is handed back
-                self._fail(error)
-
-    def _succeed(self, work: Work, body: Mapping[str, Any], attempts: int) -> None:
-        self._judge.succeed()
-        seconds = asyncio.get_running_loop().time() - work.since
-        self._finisher.put(
-            self._form.result(work.message, body, attempts=attempts, deliveries=work.deliveries, seconds=seconds)
+    def _end_dead(self, held: _Held, error: BaseException) -> None:
+        told = {"type": type(error).__name__, "message": str(error)}
+        texts = (
+            *("message", held.entry, "error", json.dumps(told, ensure_ascii=False).encode(errors="replace")),
+            *("deliveries", str(held.deliveries), "worker", self._consumer, "at", f"{self._stream.now():.3f}"),
         )
+        self._put(held, Outcome(held.entry, "dead", texts))
 
-    def _end_dead(self, work: Work, error: BaseException) -> None:
-        work.end()
-        at = self._broker.now()
-        self._finisher.put(self._form.dead(work.entry, error, deliveries=work.deliveries, at=at))
+    def _put(self, held: _Held, outcome: Outcome) -> None:
+        """Have an outcome stored."""
+        held.is_ended = True
+        self._outcomes.append(outcome)
+        self._has_outcomes.set()
+        self._has_none.clear()
 
-    def _end_back(self, work: Work) -> None:
-        """Hand a message back, as if it had not been delivered."""
-        work.end()
-        self._finisher.put(Outcome(work.entry, "back"))
+    async def _store(self) -> None:
+        """Store outcomes in groups: what has come while the group before was stored."""
+        while True:
+            await self._has_outcomes.wait()
+            group: list[Outcome] = []
+            size = 0
+            for outcome in self._outcomes:
+                size += sum(map(len, outcome.texts))
+                if len(group) == _STORE_TOGETHER or (group and size > _STORE_BYTES):
+                    break
+                group.append(outcome)
+            done = await self._retrying.until_done(partial(self._stream.finish, group))
+            for outcome, ended in zip(group, done, strict=True):
+                self._outcomes.popleft()
+                self._take_stored(self._held[outcome.entry], outcome, ended)
+            if not self._outcomes:
+                self._has_outcomes.clear()
+                self._has_none.set()
 
-    def _on_finished(self, outcome: Outcome, ended: int) -> None:
+    def _take_stored(self, held: _Held, outcome: Outcome, ended: int) -> None:
         """Take in that an outcome is stored, or that the message had ended before."""
         if ended == FOREIGN:
-            self._end_dead(self._held[outcome.entry], foreign_key(outcome.key))
+            self._end_dead(held, foreign_key(outcome.key))
             return
         if outcome.form == "back":
             self._count("released")
@@ -340,35 +526,75 @@ class Worker:
             self._count("dead" if outcome.form == "dead" else "results")
         else:
             self._count("lost")
-        work = self._held.get(outcome.entry)
-        if work is not None:
-            self._drop(work)
+        self._drop(held)
 
-    def _on_released(self, count: int) -> None:
-        self._count("released", count)
-
-    def _drop(self, work: Work) -> None:
+    def _drop(self, held: _Held) -> None:
         """Hold a message no longer; its lease is not renewed any more."""
-        work.end()
-        if self._held.pop(work.entry, None) is not None:
-            self._held_bytes -= work.size
+        held.is_ended = True
+        if self._held.pop(held.entry, None) is not None:
+            self._held_bytes -= held.size
         self._changed.set()
 
-    def _give_up(self, work: Work) -> None:
-        """End the work on a message without an outcome."""
-        work.end()
-        if work.request is not None:
-            self._runner.leave(work.request)
-        self._drop(work)
+    def _count(self, outcome: str, count: int = 1) -> None:
+        """Count messages here, and on the pages about the client."""
+        self._counts[outcome] += count
+        self._of_client.messages[outcome] += count
 
-    def _fail(self, error: BaseException) -> None:
-        self._error = self._error or error
-        self.stop()
+    # Leases ----------------------------------------------------------------------------------------------------------
 
-    def _on_lost(self, entry: str) -> None:
-        """Take in that a message is another worker's, or has ended."""
-        work = self._held.get(entry)
-        # An outcome may be on its way: finishing tells whether it was the first.
-        if work is not None and not work.done():
-            self._count("lost")
-            self._give_up(work)
+    async def _keep(self) -> None:
+        """Renew the leases, look at the group's numbers, and delete the consumers of dead workers."""
+        await self._begun.wait()
+        loop, options = asyncio.get_running_loop(), self._options
+        delete_idle = partial(self._stream.delete_idle, int(_FORGOTTEN_LEASES * options.lease_s * 1000))
+        renew_at, figures_at, tidy_at = loop.time() + options.every_s, 0.0, loop.time() + options.lease_s
+        while True:
+            now = loop.time()
+            if now >= renew_at:
+                renew_at = now + options.every_s
+                await self._retrying.until_done(self._renew)
+            if now >= figures_at:
+                figures_at = now + _FIGURES_S
+                await self._retrying.until_done(self._look_at_group)
+            if now >= tidy_at:
+                tidy_at = now + options.lease_s
+                await self._retrying.until_done(delete_idle)
+            await asyncio.sleep(max(0.0, min(renew_at, figures_at, tidy_at) - loop.time()))
+
+    async def _renew(self) -> None:
+        entries = list(self._held)
+        lost = await self._stream.renew(entries) if entries else []
+        self._renewals += len(entries) - len(lost)
+        self._of_client.renewals += len(entries) - len(lost)
+        for entry in lost:
+            held = self._held.get(entry)
+            # An outcome may be on its way: storing it tells whether it was the first.
+            if held is not None and not held.is_ended:
+                self._count("lost")
+                self._drop(held)
+                if held.task is not None:
+                    held.task.cancel()
+
+    async def _look_at_group(self) -> None:
+        await self._stream.look_at_clock()
+        self._waiting = self._of_client.waiting[self._keys.stream, self._keys.group] = Waiting(
+            *await self._stream.waiting()
+        )
+
+
+async def _all_done(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
+
+
+async def _to_its_end(work: Awaitable[None]) -> None:
+    """Await something also through cancellations, which are raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled

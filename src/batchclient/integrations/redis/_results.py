@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchclient.errors import ConfigError, DeadlineExceeded
+from batchclient.integrations.redis._connection import Connection, as_text, check_connection, entries_in
 from batchclient.integrations.redis._dead import letter_of
-from batchclient.integrations.redis._library import Connection, as_text, check_connection, entries_in
-from batchclient.integrations.redis._names import STREAM, Names
-from batchclient.integrations.redis._settings import make_names
+from batchclient.integrations.redis._options import STREAM, Keys
 
 __all__ = ["Result", "results"]
 
@@ -79,17 +78,17 @@ async def results(
         redis.exceptions.RedisError: Redis refuses, or is away.
     """
     check_connection(redis)
-    names, form, source = make_names(stream, dead, results)
-    if form == "none" or (ids is None and form == "key"):
+    keys = Keys.of(stream, dead=dead, results=results)
+    if keys.form == "none" or (ids is None and keys.form == "key"):
         raise ConfigError("ids: which results? Without ids a stream of results is read", field="ids")
     waiting = None if ids is None else {one: _place(getattr(one, "entry", "")) for one in ids}
-    streams = ({source: "0-0"} if source else {}) | {names.dead: "0-0"}
+    streams = ({keys.results: "0-0"} if keys.results else {}) | {keys.dead: "0-0"}
     until = None if timeout_s is None else time.monotonic() + timeout_s
     wait_s = _FIRST_WAIT_S
     while waiting is None or waiting:
         began = time.monotonic()
         foreign: dict[str, ConfigError] = {}
-        async for result in _found(redis, streams, names, waiting if form == "key" else None, foreign):
+        async for result in _found(redis, streams, keys, waiting if keys.form == "key" else None, foreign):
             # An older message of the same id has outcomes, too.
             if waiting is None or (result.id in waiting and _place(result.message) >= waiting[result.id]):
                 if waiting is not None:
@@ -111,18 +110,18 @@ async def results(
 async def _found(
     redis: Connection,
     streams: dict[str, str],
-    names: Names,
-    keys: Mapping[str, object] | None,
+    keys: Keys,
+    ids: Mapping[str, object] | None,
     foreign: dict[str, ConfigError],
 ) -> AsyncIterator[Result]:
     """Yield what has come since the last look, page by page; dead letters last: they stay for long.
 
     Errors of keys that no worker has stored are put into ``foreign``.
     """
-    if keys:
-        async for result in _from_keys(redis, names.result_prefix, list(keys), foreign):
+    if ids:
+        async for result in _from_keys(redis, keys.result_prefix, list(ids), foreign):
             yield result
-    async for result in _from_streams(redis, streams, names.dead):
+    async for result in _from_streams(redis, streams, keys.dead):
         yield result
 
 

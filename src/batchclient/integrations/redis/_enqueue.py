@@ -20,7 +20,7 @@ from typing import Any
 
 from batchclient.errors import ConfigError
 from batchclient.integrations.redis import _scripts as scripts
-from batchclient.integrations.redis._library import (
+from batchclient.integrations.redis._connection import (
     Connection,
     NoPermissionError,
     ResponseError,
@@ -28,9 +28,9 @@ from batchclient.integrations.redis._library import (
     check_connection,
 )
 from batchclient.integrations.redis._messages import BadMessage, identity_in, write_message
-from batchclient.integrations.redis._names import STREAM, Names
+from batchclient.integrations.redis._options import STREAM, Keys
 
-__all__ = ["enqueue", "enqueue_groups", "move_list"]
+__all__ = ["enqueue", "move_list"]
 
 _TOGETHER = 256
 _TOGETHER_BYTES = 1024 * 1024
@@ -38,6 +38,13 @@ _IDS_REMEMBERED = 1_000_000
 """A producer may run for ever."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
+
+
+class _MessageId(str):
+    """A message's id that knows the message's entry in the stream, for ``results``."""
+
+    __slots__ = ("entry",)
+    entry: str
 
 
 async def enqueue(
@@ -55,9 +62,9 @@ async def enqueue(
     Args:
         redis: a ``redis.asyncio.Redis`` or ``RedisCluster`` without ``decode_responses``.
         messages: mappings of a call's fields (``prompt``, ``messages`` or ``input``, and
-            parameters), and beside them ``id``, ``call`` (``complete``, ``chat``, ``embed``,
-            ``classify``), ``deadline`` (Unix seconds), ``priority``, ``tenant``, ``traceparent``;
-            or lines of an OpenAI Batch file. Read lazily.
+            parameters, also within ``params``), and beside them ``id``, ``call`` (``complete``,
+            ``chat``, ``embed``, ``classify``), ``deadline`` (Unix seconds), ``priority``,
+            ``tenant``; or lines of an OpenAI Batch file. Read lazily.
         stream: the stream.
         group: the consumer group of the workers, made where the stream is made.
         max_queued: messages in the stream, those in work included, at which the call waits.
@@ -70,47 +77,33 @@ async def enqueue(
         ConfigError: a message or an argument is wrong. The messages before it are in the stream.
         redis.exceptions.RedisError: Redis refuses, or is away.
     """
-    groups = enqueue_groups(redis, messages, stream=stream, group=group, max_queued=max_queued)
-    return [one async for ids in groups for one in ids]
-
-
-async def enqueue_groups(
-    redis: Connection,
-    messages: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
-    *,
-    stream: str = STREAM,
-    group: str = "batchclient",
-    max_queued: int = 100_000,
-    unique: bool = False,
-) -> AsyncIterator[list[str]]:
-    """Do as ``enqueue``, group by group, and yield their ids. ``unique`` ids are not compared."""
     check_connection(redis)
-    Names.of(stream, group)
+    Keys.of(stream, group)
     if type(max_queued) is not int or max_queued < 1:
         raise ConfigError(f"max_queued is a whole number of at least 1, not {max_queued!r:.40}", field="max_queued")
     await _make_stream(redis, stream, group)
-    some: list[dict[str, bytes]] = []
-    numbers: dict[bytes, int] = {}
+    ids: list[str] = []
+    some: list[tuple[str, dict[str, bytes]]] = []
+    numbers: dict[str, int] = {}
     size = number = 0
     async for message in _each(messages):
         number += 1
         try:
             fields = write_message(message)
-            if (own := identity_in({b"id": fields.get("id", b""), b"body": fields["body"]}, "").encode()) in numbers:
+            own = identity_in({b"id": fields.get("id", b""), b"body": fields["body"]}, "")
+            if own in numbers:
                 raise BadMessage(f"it has the id of message {numbers[own]}, and one id has one result")
-            if own and not unique and number <= _IDS_REMEMBERED:
-                numbers[own] = number
-        except BadMessage as error:
-            if some:
-                yield await _add(redis, stream, some, max_queued)
+        except (BadMessage, ConfigError) as error:
+            await _add(redis, stream, some, max_queued)
             raise ConfigError(f"message {number}: {error}", field="messages") from None
-        some.append(fields)
+        if own and number <= _IDS_REMEMBERED:
+            numbers[own] = number
+        some.append((own, fields))
         size += len(fields["body"])
         if len(some) == min(_TOGETHER, max_queued) or size >= _TOGETHER_BYTES:
-            yield await _add(redis, stream, some, max_queued)
+            ids += await _add(redis, stream, some, max_queued)
             some, size = [], 0
-    if some:
-        yield await _add(redis, stream, some, max_queued)
+    return ids + await _add(redis, stream, some, max_queued)
 
 
 async def move_list(redis: Connection, source: str, *, stream: str = STREAM, group: str = "batchclient") -> int:
@@ -130,15 +123,14 @@ async def move_list(redis: Connection, source: str, *, stream: str = STREAM, gro
         redis.exceptions.RedisError: Redis refuses, or is away. No item is lost or doubled.
     """
     check_connection(redis)
-    Names.of(stream, group)
+    Keys.of(stream, group)
     if source == stream:
         source = f"{stream}:list"
-        if await _kind_of(redis, stream) == "list":
+        if as_text(await redis.type(stream)) == "list":
             await _check_list(redis, source)
             if not await redis.renamenx(stream, source):
                 # A move broke off, and producers have made a list again.
-                aside = redis.register_script(scripts.SET_ASIDE)
-                while await aside(keys=[stream, source], args=[str(_TOGETHER)]):
+                while await redis.lmove(stream, source):
                     pass
     if not await _check_list(redis, source):
         return 0
@@ -150,13 +142,9 @@ async def move_list(redis: Connection, source: str, *, stream: str = STREAM, gro
     return total
 
 
-async def _kind_of(redis: Connection, key: str) -> str:
-    return as_text(await redis.type(key))
-
-
 async def _check_list(redis: Connection, source: str) -> bool:
     """Return whether the list is there; refuse a key of another type."""
-    kind = await _kind_of(redis, source)
+    kind = as_text(await redis.type(source))
     if kind not in ("list", "none"):
         raise ConfigError(f"source: the key {source!r} is a {kind}, not a list", field="source")
     return kind == "list"
@@ -164,7 +152,7 @@ async def _check_list(redis: Connection, source: str) -> bool:
 
 async def _make_stream(redis: Connection, stream: str, group: str) -> None:
     """Make the stream and its group, where there is none; refuse a key of another type."""
-    kind = await _kind_of(redis, stream)
+    kind = as_text(await redis.type(stream))
     if kind == "none":
         try:
             await redis.xgroup_create(stream, group, id="0", mkstream=True)
@@ -178,38 +166,29 @@ async def _make_stream(redis: Connection, stream: str, group: str) -> None:
         raise ConfigError(f"stream: the key {stream!r} is a {kind}, not a stream{hint}", field="stream")
 
 
-async def _add(redis: Connection, stream: str, some: list[dict[str, bytes]], max_queued: int) -> list[str]:
+async def _add(
+    redis: Connection, stream: str, some: list[tuple[str, dict[str, bytes]]], max_queued: int
+) -> list[_MessageId]:
+    """Add messages, each with its own id before it, once there is room; return the ids."""
+    if not some:
+        return []
     wait_s = _FIRST_WAIT_S
     while await redis.xlen(stream) + len(some) > max_queued:
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
     async with redis.pipeline(transaction=False) as pipe:
-        for fields in some:
+        for _, fields in some:
             pipe.xadd(stream, fields)  # type: ignore[arg-type]
         # redis-py would raise an error with the beginning of the message.
         entries = await pipe.execute(raise_on_error=False)
-    for entry in entries:
+    ids: list[_MessageId] = []
+    for (own, _), entry in zip(some, entries, strict=True):
         if isinstance(entry, Exception):
             raise entry
-    ids = [
-        _MessageId(fields["id"].decode() if "id" in fields else _identity(fields["body"], as_text(entry)))
-        for fields, entry in zip(some, entries, strict=True)
-    ]
-    for identity, entry in zip(ids, entries, strict=True):
-        identity.entry = as_text(entry)
-    return [*ids]
-
-
-class _MessageId(str):
-    """A message's id that knows the message's entry in the stream, for ``results``."""
-
-    __slots__ = ("entry",)
-    entry: str
-
-
-def _identity(body: bytes, entry: str) -> str:
-    """Return the id of a message without one: of a line of an OpenAI Batch file, else the entry."""
-    return identity_in({b"body": body}, entry) if b'"custom_id"' in body else entry
+        text = as_text(entry)
+        ids.append(_MessageId(own or text))
+        ids[-1].entry = text
+    return ids
 
 
 async def _each(messages: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
