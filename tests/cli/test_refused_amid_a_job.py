@@ -24,6 +24,8 @@ def router():
             running.posts += 1
             number = running.posts
         status = 403 if b"DROP TABLE" in asked.body else running.refusals(number)
+        if number > 40 and running.gone in asked.body:
+            status = 404
         if status:
             running.refused += 1
             return status, {"error": {"message": running.words}}
@@ -34,6 +36,7 @@ def router():
     with serving(answer) as running:
         running.posts = running.refused = 0
         running.refusals = lambda number: 0
+        running.gone = b"no such words"
         running.words = "The model `m` is not found."
         yield running
 
@@ -42,8 +45,8 @@ def router():
 def chats(cli, router, out, tmp_path):
     """Run ``map`` over rows of texts, as plain chats."""
 
-    def run(*texts, rows=200, options=()):
-        made = [{"text": text} for text in texts] or rows_of(rows)
+    def run(*texts, made=None, options=()):
+        made = made or [{"text": text} for text in texts] or rows_of(200)
         source = write_rows(tmp_path / "in.jsonl", made)
         given = ["--base-url", router.url, "--model", "m", "--call", "chat", "--prompt", "{text}", "--max-tokens", 500]
         return cli("map", source, "-o", out, *given, "--concurrency", 4, *options)
@@ -70,15 +73,17 @@ def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, statu
     assert f"an outage of {router.url} ended after " in done.stderr
 
 
-@pytest.mark.parametrize("options", [["--outage-patience", 1], []], ids=["given", "by default"])
+@pytest.mark.parametrize(
+    ("status", "options"), [(401, ["--outage-patience", 1]), (404, [])], ids=["given", "by default"]
+)
 def test_after_the_patience_the_job_ends_and_the_same_command_goes_on(
-    chats, router, out, journal, options, monkeypatch
+    chats, router, out, journal, status, options, monkeypatch
 ):
     """By default it is a minute; here it is a second."""
     monkeypatch.setattr(_giving_up, "REFUSED_S", 1.0)
-    router.refusals = lambda number: 404 if number > 50 else 0
+    router.refusals = lambda number: status if number > 50 else 0
     done = chats(options=options)
-    assert done.exit_code == 5, done.stderr
+    assert done.exit_code == 2, done.stderr
     assert "Error: gave up: an outage of " in done.stderr and "the same command goes on" in done.stderr
     assert "failed" not in done.stderr
     assert not out.exists()
@@ -90,12 +95,30 @@ def test_after_the_patience_the_job_ends_and_the_same_command_goes_on(
     assert len(read_rows(out)) == 200
 
 
+def test_of_two_models_one_is_gone_for_good_and_the_others_rows_are_answered(
+    chats, router, out, journal, monkeypatch
+):
+    monkeypatch.setattr("batchclient.cli.map.REFUSED_S", 0.5)
+    router.gone = b'"model":"gone"'
+    made = [{"text": f"row {number}", "model": ("m", "gone")[number % 2]} for number in range(80)]
+    done = chats(made=made, options=["--row-params", "take"])
+    assert done.exit_code == 2, done.stderr
+    assert "Error: gave up on a key or a model that was served before: 404: The model `m` is not found." in done.stderr
+    assert "the same command goes on" in done.stderr and not out.exists()
+    states = [json.loads(line).get("state") for line in journal.read_text().splitlines()]
+    assert states.count("answered") == router.posts - router.refused > 55 and states.count("failed") == 0
+    router.gone = b"no such words"
+    done = chats(made=made, options=["--row-params", "take"])
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(out)) == 80 and router.posts - router.refused == 80
+
+
 def test_a_refused_model_is_waited_for_for_a_minute_where_no_patience_is_given():
     giving_up = _giving_up.GivingUp(SimpleNamespace(outage_patience_s=None, cost=None), most=256)
     statistics = SimpleNamespace(endpoints=[SimpleNamespace(state="healthy", outage="404 to every call")])
     for now, gave_up in ((100.0, ""), (159.9, ""), (160.0, "404 to every call")):
         giving_up.look(statistics, 0.0, now)
-        assert giving_up.no_server == gave_up
+        assert (giving_up.no_server, giving_up.is_refusal) == (gave_up, bool(gave_up))
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -53,6 +53,7 @@ class GivingUp:
     Attributes:
         refused: the class of the errors that were alike, if they ended the job.
         no_server: the outage that outlasted the patience, in a sentence, if so.
+        is_refusal: whether it is one of servers that are there, and refuse the key or the model.
         is_too_dear: whether the bound on the cost stopped the job.
         broken: the bound of ``--fail-if`` that is broken, if one is.
         is_declined: whether somebody has ended the job after its pilot.
@@ -61,6 +62,7 @@ class GivingUp:
     def __init__(self, options: MapOptions, most: int) -> None:
         self.refused: str = ""
         self.no_server: str = ""
+        self.is_refusal: bool = False
         self.is_too_dear: bool = False
         self.broken: TooManyBadRows | None = None
         self.is_declined: bool = False
@@ -129,7 +131,8 @@ class GivingUp:
         self.is_too_dear = self._options.cost is not None and self._options.cost.is_reached(spent)
         patience_s = self._options.outage_patience_s
         endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
-        if patience_s is None and all(each.state not in OUT_OF_USE for each in endpoints):
+        is_refusal = all(each.state not in OUT_OF_USE for each in endpoints)
+        if patience_s is None and is_refusal:
             patience_s = REFUSED_S
         has_answered = any(each.state != "awaited" for each in endpoints)
         if patience_s is None or not (has_answered and all(each.outage for each in endpoints)):
@@ -138,4 +141,4 @@ class GivingUp:
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since >= patience_s:
-            self.no_server = "; ".join(each.outage for each in endpoints)
+            self.no_server, self.is_refusal = "; ".join(each.outage for each in endpoints), is_refusal

@@ -33,9 +33,10 @@ from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._pilot import Pilot, asks
 from batchclient.cli._progress import JobProgress, Snapshot
+from batchclient.cli._rows import message_of
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.errors import AuthenticationFailed, JournalFailed, NotFound
+from batchclient.errors import AuthenticationFailed, BadRequest, JournalFailed, NotFound
 from batchclient.jobs import BadRow
 from batchclient.jobs.forms import Writer
 from batchclient.jobs.output import Output, reason_of
@@ -79,6 +80,8 @@ class Job:
         not_sent: rows that failed for good without a request.
         giving_up: decides whether the job goes on.
         is_command: whether key or model were refused for all rows of the job.
+        refusal: what was said to a row that has waited in vain for a key or a model that others of
+            its model had answers by; empty: no row has.
         journal_error: why the journal took no more rows, if so.
         output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
@@ -111,6 +114,7 @@ class Job:
         self.may_be_tried = self.not_sent = 0
         self.giving_up = GivingUp(options, refusals)
         self.is_command = False
+        self.refusal = ""
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
         self.signal: int | None = None
@@ -281,7 +285,7 @@ class Job:
                 self._show(self._client.statistics())
                 refusals = self.failures.by_type.keys() - UNUSABLE
                 self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
-                is_refused = self.is_command and self._output.is_file
+                is_refused = bool(self.is_command or self.refusal) and self._output.is_file
                 self.is_whole = is_complete and not self._output.is_given_up and not is_refused
             if self.is_whole:
                 await self._output.finish(self._note, self._writer.head)
@@ -360,6 +364,8 @@ class Job:
             self.audit.add(result)
         if result.error is not None:
             self.failures.add(result)
+            if isinstance(result.error, BadRequest) and result.error.retryable:
+                self.refusal = self.refusal or message_of(result)
             may_be_tried = not (isinstance(result.error, BadRow) or is_final(result.error))
             self.may_be_tried += may_be_tried
             self.not_sent += not may_be_tried and type(result.error).__name__ in UNUSABLE

@@ -63,6 +63,8 @@ def _complaints(job: Job, output: Output) -> list[str]:
         told.append(f"{job.giving_up.reason}{left}")
     elif job.giving_up.broken is not None:
         told.append(f"--fail-if {job.giving_up.broken}")
+    elif job.refusal:
+        told.append(f"gave up on a key or a model that was served before: {in_options(job.refusal)}")
     elif job.is_command and output.is_file:
         told.append("nothing was written: every row was refused for a reason of the command's")
     return told
@@ -149,6 +151,8 @@ def status_of(job: Job) -> int:
     kinds = job.failures.by_type.keys() - UNUSABLE
     is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
     without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
+    if job.refusal or job.giving_up.is_refusal:
+        return Status.USAGE
     if job.giving_up.no_server or without_server:
         return Status.NO_SERVER
     if job.giving_up.is_too_dear or job.giving_up.broken is not None or job.giving_up.is_declined:

@@ -15,7 +15,7 @@ class Status(IntEnum):
     FAILED = 1
     """Some rows failed, or the reader of the output went away."""
     USAGE = 2
-    """The command was wrong: nothing was sent, and ``OUT`` is as it was."""
+    """The command is wrong, or its key or model is refused for good; ``OUT`` is as it was."""
     STOPPED = 3
     """A bound of the command's own stopped the job, ``--max-cost`` or ``--fail-if``."""
     DISK_FULL = 4
