@@ -3,11 +3,15 @@
 import gzip
 import json
 import os
+import shutil
 import signal
+import socket
+import time
 
 import pytest
 
 from batchclient.journal.held import HeldJournal
+from batchclient.journal.lease import Lease
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.fakes.pages import serving
 
@@ -314,7 +318,7 @@ def test_a_command_that_cannot_begin_leaves_nothing(cli, cli_map, server, models
     ):
         assert cli_map(source, "-o", out, *options).exit_code == 2
     assert cli("map", source, "-o", out, "--base-url", models.url, "--prompt", "{text}").exit_code == 2
-    for place in (tmp_path / "missing" / "j", tmp_path, out):
+    for place in (tmp_path / "missing" / "j", tmp_path, out, "", ".", "/"):
         refused = cli_map(source, "-o", out, "--journal", place)
         assert refused.exit_code == 2 and str(place) in refused.stderr and refused.stderr.count("\n") == 1
     assert (server.requests, names(tmp_path)) == (0, ["in.jsonl"])
@@ -370,6 +374,30 @@ def test_a_job_may_move_with_its_files(run, server, tmp_path, monkeypatch):
     assert run("there/in.jsonl", "-o", "there/out.jsonl") == (0, 5, 0, 0, 5)
 
 
+@pytest.mark.parametrize("form", ["jsonl", "batch"])
+def test_a_copy_or_another_name_is_the_same_job(cli_map, server, tmp_path, form):
+    """``cp -r`` keeps no times; a file of its length with other contents is another's."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    options = ["--output-form", form]
+    source = write_rows(tmp_path / "in.jsonl", rows_of(5))
+    assert cli_map(source, "-o", here / "out", *options).exit_code == 0
+    shutil.copytree(here, there, copy_function=shutil.copyfile)
+    shutil.copymode(here / "out.journal", there / "out.journal")
+    sent = server.requests
+    assert "nothing to do" in cli_map(source, "-o", there / "out", *options).stderr
+    for name in names(there):
+        (there / name).rename(there / name.replace("out", "new"))
+    assert "nothing to do" in cli_map(source, "-o", there / "new", *options).stderr
+    whole = (there / "new").read_bytes()
+    (there / "new").write_bytes(whole[:-2] + b"x\n")
+    assert "has not written this file" in cli_map(source, "-o", there / "new", *options).stderr
+    for name in ("new", "new.errors"):
+        (there / name).unlink(missing_ok=True)
+    assert cli_map(source, "-o", there / "new", *options).exit_code == 0
+    assert ((there / "new").read_bytes(), server.requests) == (whole, sent)
+
+
 def test_no_key_no_header_and_no_query_is_on_the_disk(cli, tmp_path, out, journal):
     source = write_rows(tmp_path / "in.jsonl", rows_of(2))
     with EmbeddedServer("instant", api_key="hush-hush") as server:
@@ -397,6 +425,7 @@ def test_status_and_export_only_look(cli, cli_map, tmp_path, out, journal):
         exported = sorted(read_rows(cli("job", "export", journal).stdout.encode()), key=lambda row: row["id"])
         assert [row["state"] for row in exported] == ["answered", "answered", "failed"]
         assert exported[0]["completion"]["choices"][0]["finish_reason"] == "length"
+        assert cli("job", "status", out, "--json").stdout == cli("job", "status", journal, "--json").stdout
         assert journal.read_bytes() == before
         # Also after a run that sent nothing.
         out.unlink()
@@ -415,13 +444,59 @@ def test_a_running_job_is_said_to_run(spawn, server, cli, tmp_path, out, journal
     assert json.loads(cli("job", "status", journal, "--json").stdout)["state"] == "unfinished"
 
 
+@pytest.mark.parametrize(
+    ("host", "age_s", "state"), [("", 0, "finished"), ("elsewhere", 0, "running"), ("elsewhere", 90, "finished")]
+)
+def test_a_lease_that_stands_still_is_nobodys(cli, cli_map, tmp_path, out, journal, host, age_s, state):
+    """After a reboot of this machine, or once another one has died."""
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(1)), "-o", out).exit_code == 0
+    lease = journal.with_name(f"{journal.name}.lease")
+    lease.write_bytes(Lease(host or socket.gethostname(), "another start", os.getpid(), "since", "f00d").line())
+    os.utime(lease, times=(time.time() - age_s,) * 2)
+    assert json.loads(cli("job", "status", out, "--json").stdout)["state"] == state
+    lease.unlink()
+    lease.symlink_to("elsewhere")
+    assert json.loads(cli("job", "status", out, "--json").stdout)["state"] == "finished"
+
+
+_FORMS = [
+    *({name: 5} for name in ("part", "beside", "facts", "out", "was", "broken", "bad", "input")),
+    *({name: "x"} for name in ("seconds", "status", "failed", "price", "may_be_tried", "not_sent", "read")),
+    *({"part": name} for name in ("in.jsonl", "../x", ".", "", "a/b.f00df00df00df00d.part")),
+    *({"price": price} for price in ({"a": 1}, {"per_hour": "1"}, [])),
+    *({"facts": facts} for facts in ({}, {"read": 5}, {"in": None, "read": {"shard": 7}})),
+    *({"beside": beside} for beside in ({".x": {}}, {".errors": 5}, {".errors": {"part": "in.jsonl"}})),
+    *({"bad": bad} for bad in ({"truncated": "5"}, [1])),
+]
+
+
+@pytest.mark.parametrize("note", _FORMS, ids=str)
+def test_a_note_of_another_form_is_none(cli, cli_map, server, tmp_path, out, journal, note):
+    """A journal of another's hand, whose checksums are right."""
+    source = write_rows(tmp_path / "in.jsonl", rows_of(2))
+    assert cli_map(source, "-o", out).exit_code == 0
+    held = HeldJournal.open(journal)
+    told = held.notes["outputs"]["out.jsonl"]
+    held.note("outputs", {"out.jsonl": told | note})
+    held.note("pilot", ["a", {}])
+    held.close()
+    before = out.read_bytes()
+    assert cli("job", "status", out).exit_code == 0
+    refused = cli_map(source, "-o", out)
+    assert (refused.exit_code, out.read_bytes(), source.exists()) == (2, before, True)
+    assert "has not written this file" in refused.stderr
+    out.unlink()
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert (names(tmp_path), server.requests) == (["in.jsonl", "out.jsonl", "out.jsonl.journal"], 1)
+
+
 def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal):
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
     assert cli_map(source, "-o", out).exit_code == 0
     os.mkfifo(tmp_path / "pipe")
     deep = tmp_path / "deep"
     deep.write_bytes(b"[" * 1_000_000 + b"\n")
-    said = {"missing": "there is no journal; it is beside its output", "out.jsonl": f"is no journal; {journal} is one"}
+    said = {"missing": "there is no journal; it is beside its output", "in.jsonl": "is no journal"}
     said |= {"pipe": "", "deep": "", "": ""}
     for name, words in said.items():
         refused = cli("job", "export" if name == "pipe" else "status", tmp_path / name)

@@ -44,7 +44,7 @@ def test_the_form_is_told_by_the_first_row_and_said(requests):
     assert "(ShareGPT); answers at their ends are left out\n" in result.stderr
 
 
-def test_a_batch_file_goes_through_whole(requests, server):
+def test_a_batch_file_goes_through_whole(requests, cli, server, tmp_path):
     rows = [
         batch("a", "chat/completions", messages=CHAT, max_tokens=2, n=2, temperature=0.5, model=server.model),
         batch("b", "completions", prompt=[1, 2, 3], max_tokens=1),
@@ -64,6 +64,9 @@ def test_a_batch_file_goes_through_whole(requests, server):
     assert vector["embedding"] and "score" in score and len(rank["results"]) == 1
     assert "/v1/responses" in responses["error"]["message"]
     assert stream["error"]["message"].startswith("line 7: stream is not a parameter")
+    told = json.loads(cli("job", "status", tmp_path / "out.jsonl", "--json").stdout)
+    assert told["prompt_tokens"] == sum(row["usage"]["prompt_tokens"] for row in out[:5]) > 0
+    assert all(row["usage"]["prompt_tokens"] for row in (score, rank))
 
 
 def test_what_nobody_has_decided_is_refused_before_anything_is_sent(requests, server):

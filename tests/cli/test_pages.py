@@ -181,7 +181,7 @@ def test_the_options_of_map_and_the_commands_of_job(helped):
 def test_the_fields_of_the_status_and_of_an_export(cli, job):
     assert cells(MAP, "### `status --json`") == list(json.loads(cli("job", "status", job, "--json").stdout))
     lines = [json.loads(line) for line in cli("job", "export", job).stdout.splitlines()]
-    of_other_calls = {"embedding", "classification"}
+    of_other_calls = {"embedding", "classification", "score", "ranking"}
     assert set(cells(MAP, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+from zlib import crc32
 
 import pytest
 
@@ -17,18 +18,18 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def write(output, *lines, before=None, note=lambda status: None, finish=True):
+def write(output, *lines, before=None, note=lambda status: None, finish=True, head=b""):
     """Give rows to an output, and let the file take its place."""
 
     async def main():
-        await output.open("t0")
+        await output.open("f00df00df00df00d")
         for line in lines:
             await output.put(line)
         await output.flush()
         if before is not None:
             before()
         if finish:
-            await output.finish(note)
+            await output.finish(note, head)
 
     try:
         asyncio.run(main())
@@ -56,6 +57,9 @@ def test_rows_are_beside_the_place_until_they_are_all_there(out):
     assert seen == [("old", "new\nrows\n", 9)]
     assert (out.read_text(), stat.S_IMODE(out.stat().st_mode), output.written) == ("new\nrows\n", 0o640, 2)
     assert (names(out.parent), output.where) == (["out.jsonl"], str(out))
+    assert output.checksum == crc32(b"new\nrows\n")
+    write(headed := Output(str(out)), b"new\n", b"rows\n", head=b"NEW")
+    assert (out.read_text(), headed.checksum) == ("NEW\nrows\n", crc32(b"NEW\nrows\n"))
 
 
 def test_a_job_that_ends_early_leaves_its_rows_beside_and_the_next_removes_them(out):
@@ -63,15 +67,18 @@ def test_a_job_that_ends_early_leaves_its_rows_beside_and_the_next_removes_them(
     output = Output(str(out))
     write(output, b"1\n", finish=False)
     assert output.where == f"{out}.part ({out} is as it was)"
-    assert (out.read_text(), names(out.parent)) == ("old", ["out.jsonl", "out.jsonl.part", "out.jsonl.t0.part"])
-    Output(str(out)).remove("out.jsonl.t0.part")
+    assert (out.read_text(), names(out.parent)) == (
+        "old",
+        ["out.jsonl", "out.jsonl.f00df00df00df00d.part", "out.jsonl.part"],
+    )
+    Output(str(out)).remove("out.jsonl.f00df00df00df00d.part")
     assert names(out.parent) == ["out.jsonl"]
     # Before the first row there is nothing to be left.
     write(Output(str(out)), finish=False)
     assert names(out.parent) == ["out.jsonl"]
 
 
-@pytest.mark.parametrize("place", ["out.jsonl.part", "out.jsonl.t0.part"])
+@pytest.mark.parametrize("place", ["out.jsonl.part", "out.jsonl.f00df00df00df00d.part"])
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_what_others_have_put_beside_the_place_is_left_alone(out, tmp_path, place, kind):
     (tmp_path / "precious").write_text("precious")
@@ -80,8 +87,8 @@ def test_what_others_have_put_beside_the_place_is_left_alone(out, tmp_path, plac
     output = Output(str(out))
     if place == "out.jsonl.part":
         write(output, b"1\n", finish=False)
-        assert output.where == f"{out}.t0.part"
-        output.remove("out.jsonl.t0.part")
+        assert output.where == f"{out}.f00df00df00df00d.part"
+        output.remove("out.jsonl.f00df00df00df00d.part")
         write(Output(str(out)), b"1\n")
         assert out.read_bytes() == b"1\n"
     else:
@@ -94,20 +101,62 @@ def test_what_others_have_put_beside_the_place_is_left_alone(out, tmp_path, plac
 
 def test_an_output_that_appears_or_changes_meanwhile_is_left_alone(out):
     for number in range(2):
-        with pytest.raises(OSError, match=r"changed while the job ran; the rows are in .*out\.jsonl\.t0\.part"):
+        with pytest.raises(
+            OSError, match=r"changed while the job ran; the rows are in .*out\.jsonl\.f00df00df00df00d\.part"
+        ):
             write(Output(str(out)), b"1\n", before=lambda number=number: out.write_text(f"precious {number}"))
         assert out.read_text() == f"precious {number}"
-        Output(str(out)).remove("out.jsonl.t0.part")
+        Output(str(out)).remove("out.jsonl.f00df00df00df00d.part")
     out.unlink()
-    with pytest.raises(ConfigError, match="link"):
+    with pytest.raises(OSError, match="changed while the job ran"):
         write(Output(str(out)), b"1\n", before=lambda: out.symlink_to("elsewhere"))
-    assert names(out.parent) == ["out.jsonl", "out.jsonl.part", "out.jsonl.t0.part"]
+    assert str(out.readlink()) == "elsewhere"
+    assert names(out.parent) == ["out.jsonl", "out.jsonl.f00df00df00df00d.part", "out.jsonl.part"]
 
 
-def test_rows_that_were_moved_meanwhile_are_not_put_in_place(out):
-    with pytest.raises(OSError, match="moved or replaced"):
-        write(Output(str(out)), b"1\n", before=lambda: out.with_name("out.jsonl.t0.part").rename(out.with_name("mine")))
-    assert names(out.parent) == ["mine", "out.jsonl.part"]
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: part.rename(part.with_name("mine")),
+        lambda part: os.truncate(part, 0),
+        lambda part: part.write_bytes(part.read_bytes() + b"mine\n"),
+        lambda part: part.with_name("mine").replace(part) if part.with_name("mine").write_text("1\n") else None,
+    ],
+    ids=["moved", "cut", "longer", "replaced"],
+)
+def test_rows_that_were_moved_or_changed_meanwhile_are_not_put_in_place(out, change):
+    part = out.with_name("out.jsonl.part")
+    with pytest.raises(OSError, match="moved, replaced or changed while the job ran"):
+        write(Output(str(out)), b"1\n", before=lambda: change(part.with_name(os.readlink(part))))
+    assert not out.exists()
+
+
+def test_of_two_jobs_on_one_output_the_second_is_refused(out):
+    def second():
+        with pytest.raises(ConfigError, match=r"another job writes it, and has its rows in .*out\.jsonl\.part"):
+            Output(str(out)).check_free()
+
+    write(Output(str(out)), b"1\n", before=second, finish=False)
+    Output(str(out)).check_free()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_removed"),
+    [
+        ("out.jsonl.f00df00df00df00d.part", True),
+        ("out.jsonl.errors.f00df00df00df00d.part", True),
+        ("out.jsonl.other.f00df00df00df00d.part", False),
+        ("out.jsonl.f00d.part", False),
+        ("other.f00df00df00df00d.part", False),
+        ("out.jsonl.part", False),
+        ("in.jsonl", False),
+    ],
+)
+def test_nothing_is_removed_but_what_took_rows_of_this_output(out, tmp_path, name, is_removed):
+    (tmp_path / name).write_text("precious")
+    for each in (name, f"../{name}", f"./{name}", ".", ""):
+        Output(str(out)).remove(each)
+    assert (tmp_path / name).exists() != is_removed
 
 
 def test_a_failed_sync_leaves_the_old_file(out, monkeypatch):

@@ -3,8 +3,9 @@
 Rules:
 - ``OUT.journal`` has the answers. The same command again goes on with them.
 - The journal notes each file that takes rows before it is made, so that the next run may remove it;
-  and ``OUT`` before it is renamed, so that it is known as the job's own. Any other ``OUT`` is
-  refused, unless ``--new`` is given.
+  and ``OUT`` before it is renamed, so that it is known as the job's own, also as a copy or by
+  another name. Any other ``OUT`` is refused, unless ``--new`` is given.
+- A note of another form is none, whatever its checksum says.
 - ``--new`` keeps its answers in ``OUT.journal.new``, and ``OUT`` and its journal stay as they are
   until the new ``OUT`` is whole. Then ``OUT`` is renamed first, and the journal after it: whoever
   finds ``OUT`` renamed and the journal not, does the second step.
@@ -14,12 +15,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
@@ -30,20 +34,50 @@ from batchclient.journal.held import HeldJournal
 from batchclient.journal.rows import MAY_BE_TRIED
 from batchclient.journal.settings import Journal
 
-__all__ = ["Kept", "kept_by", "outputs_in", "place_of", "seconds_in"]
+__all__ = ["Kept", "kept_by", "outputs_in", "pilot_in", "place_of", "seconds_in"]
+
+T = TypeVar("T")
 
 _OUTPUTS = "outputs"
 """The note about a journal's outputs, by their paths from its folder; the latest is the last."""
-_KINDS: dict[str, Any] = {
-    "part": str,
-    "beside": dict,
-    "out": (list, type(None)),
-    "price": (dict, type(None)),
-    "seconds": (int, float),
-    "status": int,
-    "broken": str,
-    "bad": dict,
-}
+
+
+class _FileNote(TypedDict, total=False):
+    """Of a file: the name of what takes its rows; size, mtime and checksum, and the file before."""
+
+    part: Annotated[str, Field(pattern=r"^[^/\x00]+\.[0-9a-f]{16}\.part$")]
+    out: list[int] | None
+    was: list[int] | None
+
+
+class _ReadNote(TypedDict):
+    shard: Annotated[list[int], Field(min_length=2, max_length=2)] | None
+
+
+_FactsNote = TypedDict("_FactsNote", {"in": Any, "read": _ReadNote})
+
+
+class _Note(_FileNote, total=False):
+    beside: dict[Literal[".errors", ".ids"], _FileNote]
+    facts: _FactsNote
+    price: dict[Literal["per_hour", "per_million_in", "per_million_out"], float | None] | None
+    begun: str
+    finished: str
+    input: str
+    seconds: float
+    status: int
+    broken: str
+    bad: dict[str, int]
+    read: int
+    answered: int
+    failed: int
+    reused: int
+    may_be_tried: int
+    not_sent: int
+
+
+_notes = TypeAdapter(_Note)
+_bounds = TypeAdapter(tuple[float, float])
 
 
 @contextmanager
@@ -93,6 +127,7 @@ def kept_by(options: MapOptions, output: Output, source: list[Any] | None) -> It
         held = (new or open_at(fresh)) if is_new else (old or open_at(place))
         # The command before may have ended while its journal was waited for.
         output.look()
+        output.check_free()
         kept = Kept(held, place, options, output, source, fresh=fresh if is_new else None, old=old)
         kept.check()
         yield kept
@@ -108,6 +143,8 @@ def place_of(options: MapOptions, output: Output) -> Path | None:
         return None
     beside = output.path.with_name(f"{output.path.name}.journal")
     place = beside if options.journal is None else Path(options.journal)
+    if not place.name:
+        raise Refusal(f"--journal: {options.journal!r} names no file")
     files = [output] if output.beside is None else [output, output.beside]
     taken = {_real(path) for each in files for path in (each.path, each.link)}
     if output.is_file and {_real(place), _real(_fresh_of(place))} & taken:
@@ -185,6 +222,11 @@ class Kept:
         # A journal and its output may move together.
         self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.device
         self._outputs = outputs_in(journal)
+        if output.is_file and self._name not in self._outputs and len(self._outputs) == 1:
+            ((name, told),) = self._outputs.items()
+            if not os.path.lexists(os.path.join(place.parent, name)) and self._is_of(told, output):  # noqa: PTH118
+                # The output was renamed, and perhaps the journal.
+                self._outputs = {self._name: told}
         self._told = self._outputs.pop(self._name, {})
         self._facts = _facts(options, source)
         # Each form has a second file of its own name, and the job may have been of several forms.
@@ -202,15 +244,20 @@ class Kept:
     @property
     def is_in_place(self) -> bool:
         """Whether ``OUT`` is the file that the job has finished."""
-        return self._output.before is not None and self._told.get("out") == _stamp(self._output.before)
+        return self._is_of(self._told, self._output)
 
     @property
     def _is_beside(self) -> bool:
         """Whether the second file, if there has to be one, is that of the finished job."""
         beside = self._output.beside
-        if beside is None or beside.before is None:
-            return beside is None
-        return bool(self._beside.get("out") == _stamp(beside.before))
+        return beside is None or self._is_of(self._beside, beside)
+
+    def _is_of(self, told: Mapping[str, Any], output: Output, name: str = "out") -> bool:
+        """Whether a note is of the file that is there: nobody has written it since, or it is a copy."""
+        then, now = told.get(name), None if output.before is None else _stamp(output.before)
+        if then is None or now is None or then[:1] != now[:1]:
+            return False
+        return then[:2] == now or (len(then) == 3 and then[2] == output.checksum_before())
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
@@ -248,7 +295,7 @@ class Kept:
         if self._fresh is None and output.is_file and output.before is not None and not self.is_in_place:
             if "out" not in self._told:
                 raise Refusal(f"{output.name}: {self.place} has not written this file; --new replaces it in the end")
-            if self._told.get("was") != _stamp(output.before):
+            if not self._is_of(self._told, output, "was"):
                 raise Refusal(
                     f"{output.name}: the file has changed since the job wrote it; move it away, and the same command "
                     "writes it anew from the journal"
@@ -257,7 +304,7 @@ class Kept:
         beside = output.beside
         if beside is None or beside.before is None or self._fresh is not None:
             return
-        if _stamp(beside.before) not in (self._beside.get("out"), self._beside.get("was")):
+        if not (self._is_beside or self._is_of(self._beside, beside, "was")):
             raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
 
     @property
@@ -341,9 +388,9 @@ class Kept:
         if not self.journal.still_held():
             raise OSError(errno.ESTALE, f"{self.place} was moved, or another command has taken the job over")
         beside = self._output.beside
-        self._told |= _stamps(file, self._output.before)
+        self._told |= self._stamps(self._output, file)
         if beside is not None:
-            self._note_beside(**_stamps(beside.status, beside.before))
+            self._note_beside(**self._stamps(beside, beside.status))
         self._note(facts=self._facts, finished=_now(), seconds=self._seconds(seconds), **counts)
 
     def leave(self, seconds: float) -> None:
@@ -361,7 +408,7 @@ class Kept:
         """
         for suffix, told in (file for each in self._earlier for file in each.get("beside", {}).items()):
             path = self._output.path.with_name(f"{self._output.path.name}{suffix}")
-            if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == told.get("out"):
+            if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == (told.get("out") or [])[:2]:
                 path.unlink()
         if self._fresh is not None:
             is_ours = not os.path.lexists(self.place) if self._old is None else self._old.still_held()
@@ -374,6 +421,13 @@ class Kept:
     def _earlier(self) -> list[dict[str, Any]]:
         """What is noted about the output, also by the journal that is to be replaced."""
         return [self._told] if self._old is None else [self._told, outputs_in(self._old).get(self._name, {})]
+
+    def _stamps(self, output: Output, file: os.stat_result | None) -> dict[str, Any]:
+        """Return the note about a file that takes the rows, and about the one whose place it takes."""
+        return {
+            "out": None if file is None else [*_stamp(file), output.checksum],
+            "was": None if output.before is None else _stamp(output.before),
+        }
 
     def _note_beside(self, **facts: Any) -> None:
         self._beside |= facts
@@ -391,7 +445,22 @@ class Kept:
 def outputs_in(journal: HeldJournal) -> dict[str, dict[str, Any]]:
     """Return a journal's note about its outputs; one of another form is none."""
     outputs = journal.notes.get(_OUTPUTS)
-    return {name: told for name, told in outputs.items() if _is_note(told)} if isinstance(outputs, dict) else {}
+    found = outputs.items() if isinstance(outputs, dict) else ()
+    return {name: told for name, told in found if _read(_notes, told) is not None}
+
+
+def pilot_in(journal: HeldJournal) -> tuple[float, float] | None:
+    """Return a journal's note about the seconds that a row takes, by its pilot: their bounds."""
+    told = journal.notes.get("pilot")
+    return _read(_bounds, tuple(told) if isinstance(told, list) else None)
+
+
+def _read(kind: TypeAdapter[T], told: Any) -> T | None:
+    """Return a note; ``None``: it has another form."""
+    try:
+        return kind.validate_python(told, strict=True)
+    except ValidationError:
+        return None
 
 
 def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
@@ -406,23 +475,12 @@ def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
         if held.differences({"call": options.call, "settings": _settings(options)}) or not held.rows:
             return 0, 0.0, 0.0
         in_runs = sum(told.get("seconds", 0.0) for told in outputs_in(held).values()) / held.rows
-        told = held.notes.get("pilot")
-        low, high = told if isinstance(told, list) and len(told) == 2 else (in_runs, in_runs)
-        return held.rows, float(low), float(high)
-
-
-def _is_note(told: Any) -> bool:
-    return isinstance(told, dict) and all(isinstance(told[name], kind) for name, kind in _KINDS.items() if name in told)
+        return held.rows, *(pilot_in(held) or (in_runs, in_runs))
 
 
 def _stamp(status: os.stat_result) -> list[int]:
     """Return what tells a file that nobody has written since."""
     return [status.st_size, status.st_mtime_ns]
-
-
-def _stamps(file: os.stat_result | None, before: os.stat_result | None) -> dict[str, Any]:
-    """Return the note about a file, and about the one whose place it takes."""
-    return {name: None if each is None else _stamp(each) for name, each in (("out", file), ("was", before))}
 
 
 def _settings(options: MapOptions) -> dict[str, Any]:

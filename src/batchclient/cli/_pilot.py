@@ -19,7 +19,7 @@ from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import LEAST_ROWS, FailIf
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
-from batchclient.cli._kept import Kept
+from batchclient.cli._kept import Kept, pilot_in
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._progress import written_time
 from batchclient.cli._words import say
@@ -70,7 +70,7 @@ class Pilot:
         self._others = read.usable - self.size
         self._options = options
         journal = None if kept is None else kept.journal
-        self._kept, self._row_s = kept, None if journal is None else journal.notes.get("pilot")
+        self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
         self._results = client.stream_map(rows, rows=call_of, **options.arguments, journal=journal)
         self._rules = [FailIf([rule], options.call) for rule in options.fail_if]
@@ -153,7 +153,7 @@ class Pilot:
             limit = sum(each.limit for each in self._client.statistics().endpoints)
             sent = [(row[0], row[2]) for row in rows[: self.sent]]
             self.seconds = seconds(self._looks, limit, sent, to_send, size)
-        elif isinstance(self._row_s, list) and len(self._row_s) == 2:
+        elif self._row_s is not None:
             # The rows of an earlier pilot are in the journal, and so is what they told.
             hint = ", by the earlier pilot"
             self.seconds = Interval(self._row_s[0] * to_send, self._row_s[1] * to_send)

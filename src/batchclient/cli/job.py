@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,13 +23,12 @@ from batchclient.cli.app import make_group
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
 from batchclient.journal.held import HeldJournal
-from batchclient.journal.rows import ANSWERED, FAILED, MAY_BE_TRIED
+from batchclient.journal.rows import ANSWERED, ANSWERS, FAILED, MAY_BE_TRIED
 
 __all__ = ["make_job_app"]
 
-_Journal = Annotated[str, typer.Argument(metavar="OUT.journal", help="The journal of a job.")]
+_Journal = Annotated[str, typer.Argument(metavar="OUT", help="The output of a job, or its journal.")]
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-_ANSWERS = ("completion", "embedding", "classification")
 _RUN = ("read", "answered", "failed", "reused", "seconds")
 
 
@@ -50,7 +48,7 @@ def status(journal: _Journal, *, as_json: _Json = False) -> None:
         put(json.dumps(told, ensure_ascii=False))
         return
     for name, value in told.items():
-        if isinstance(value, dict):
+        if name in ("run", "bad_answers") and value is not None:
             shown = ", ".join(f"{number:,} {what}" for what, number in value.items()) or "none"
         else:
             shown = f"{value:,}" if type(value) is int else written_cost(value) if type(value) is float else str(value)
@@ -77,10 +75,8 @@ def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output",
 @contextmanager
 def _opened(path: str) -> Iterator[HeldJournal]:
     beside = f"{path}.journal"
-    if os.path.lexists(beside):
-        raise Refusal(f"{path} is no journal; {beside} is one")
     try:
-        held = HeldJournal.look_into(path)
+        held = HeldJournal.look_into(beside if os.path.lexists(beside) else path)
     except FileNotFoundError:
         name = named(path, "OUT.journal")
         raise Refusal(f"{name}: there is no journal; it is beside its output, such as OUT.journal") from None
@@ -95,14 +91,14 @@ def _status(held: HeldJournal) -> dict[str, Any]:
     prompt_tokens = completion_tokens = 0
     for fields in held.records():
         states[str(fields.get("state"))] += 1
-        answer: dict[str, Any] = next((fields[name] for name in _ANSWERS if isinstance(fields.get(name), dict)), {})
+        answer: dict[str, Any] = next((fields[name] for name in ANSWERS if isinstance(fields.get(name), dict)), {})
         if isinstance(usage := answer.get("usage"), dict):
             prompt_tokens += _number(usage.get("prompt_tokens"))
             completion_tokens += _number(usage.get("completion_tokens"))
     path, job = held.path, held.job or {}
     out, told = [("", {}), *outputs_in(held).items()][-1]
     part = told.get("part")
-    is_finished = "facts" in told and not (part and os.path.lexists(path.parent / Path(out).with_name(part)))
+    is_finished = "facts" in told and not (part and os.path.lexists(path.parent / os.path.dirname(out) / part))  # noqa: PTH120
     price = told.get("price")
     return {
         "journal": str(path),
@@ -124,7 +120,7 @@ def _status(held: HeldJournal) -> dict[str, Any]:
         and Price(**price).cost(
             prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, seconds=told.get("seconds", 0.0)
         ),
-        "run": {name: told.get(name) for name in _RUN} if is_finished else None,
+        "run": {name: told[name] for name in _RUN if name in told} if is_finished else None,
         "bad_answers": told.get("bad") if is_finished else None,
         "journal_bytes": path.stat().st_size,
     }

@@ -9,6 +9,8 @@ Rules:
 - What the command has not made is never removed, emptied, followed or replaced. An ``OUT`` that has
   appeared or changed since the job began stays, and so do the rows beside it.
 - A pipe or a device takes the rows as they come.
+- The file that takes the rows is locked while it is open: of two jobs on one ``OUT`` the second is
+  refused. It is as long as what was written, and where it was made, or it is not put in its place.
 - A second file beside ``OUT``, such as ``OUT.errors``, goes the same way: it is synced with ``OUT``
   and renamed before it.
 - Writing is done in a thread and waited for: no slow disk and no slow reader holds up an answer,
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import select
 import stat
 import sys
@@ -27,13 +30,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from zlib import crc32
 
 from batchclient.errors import ConfigError
+from batchclient.jobs.forms import BESIDE
 from batchclient.jobs.source import in_thread
+from batchclient.journal.lease import System
 
 __all__ = ["Output", "reason_of", "sync", "sync_folder"]
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """How file systems say that a file cannot be synced."""
 _TOGETHER_BYTES = 256 * 1024
@@ -58,6 +64,7 @@ class Output:
         before: the status of the file that is there; ``None``: none is.
         part: the file that takes the rows, once it is open.
         written: rows that the output has taken.
+        checksum: of their bytes.
         in_a_hurry: whether a reader that takes nothing is left; asked again and again.
         is_given_up: whether rows were left unwritten, for a reader that takes none.
         is_in_place: whether the file is whole, and in its place.
@@ -77,6 +84,7 @@ class Output:
         self.path: Path = Path(path)
         self.part: Path | None = None
         self.written: int = 0
+        self.checksum: int = 0
         self.in_a_hurry: Callable[[], bool] = lambda: False
         self.is_given_up: bool = False
         self.is_in_place: bool = False
@@ -158,9 +166,14 @@ class Output:
     def remove(self, part: str) -> None:
         """Remove a file that took the rows of an earlier run, by its name, and the link to it.
 
+        A file of any other name stays.
+
         Raises:
             OSError: it cannot be removed.
         """
+        seconds = "|".join(map(re.escape, BESIDE.values()))
+        if not re.fullmatch(rf"{re.escape(self.path.name)}({seconds})?\.[0-9a-f]{{16}}\.part", part):
+            return
         link = self.path.with_name(f"{part.rsplit('.', 2)[0]}.part")
         if points_to(link, part):
             link.unlink()
@@ -169,6 +182,21 @@ class Output:
     def part_of(self, token: str) -> Path:
         """Return the place of the file that takes the rows of a command with this token."""
         return self.path.with_name(f"{self.path.name}.{token}.part")
+
+    def check_free(self) -> None:
+        """Refuse an output that another job writes.
+
+        Raises:
+            ConfigError: it is so.
+        """
+        with suppress(OSError):
+            file = os.open(self.link.with_name(self.link.readlink().name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                is_free = System().lock(file) is not False
+            finally:
+                os.close(file)
+            if not is_free:
+                raise ConfigError(f"{self.name}: another job writes it, and has its rows in {self.link}")
 
     def _open(self) -> int:
         if self.device == "/dev/stdout":
@@ -179,7 +207,9 @@ class Output:
                 os.close(file)
                 raise FileExistsError(errno.EEXIST, "the file has appeared meanwhile; it is left alone")
             return file
+        self.check_free()
         file = os.open(self.part, _NEW, 0o666)
+        System().lock(file)
         with suppress(OSError):
             if self.before is not None:
                 os.fchmod(file, stat.S_IMODE(self.before.st_mode))
@@ -241,6 +271,7 @@ class Output:
                 select.select([], [self._file], [])
                 continue
             self._moved += count
+            self.checksum = crc32(data[:count], self.checksum)
             data = data[count:]
         self.written += rows
 
@@ -264,11 +295,9 @@ class Output:
         if self.part is None:
             note(None)
             return
-        if head:
-            os.pwrite(self._file, head, 0)
         files = [self] if self.beside is None else [self.beside, self]
         for each in files:
-            each._settle()
+            each._settle(head if each is self else b"")
         note(self.status)
         for each in files:
             each._check()
@@ -276,21 +305,36 @@ class Output:
             each._replace()
         sync_folder(self.path.parent)
 
+    def checksum_before(self) -> int | None:
+        """Return the checksum of the file that is there, which is read; ``None``: it cannot be."""
+        with suppress(OSError):
+            return _checksum_of(self.path)
+        return None
+
     @property
     def status(self) -> os.stat_result:
         """The status of the file that takes the rows, while it is open."""
         return os.fstat(self._file)
 
-    def _settle(self) -> None:
+    def _settle(self, head: bytes) -> None:
+        assert self.part is not None
+        if not self._is_there() or self.status.st_size != self._moved:
+            raise OSError(errno.ESTALE, f"{self.part} was moved, replaced or changed while the job ran")
+        if head:
+            file = os.open(self.part, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.pwrite(file, head, 0)
+            finally:
+                os.close(file)
+            self.checksum = _checksum_of(self.part)
         sync(self._file)
-        if not self._is_there():
-            raise OSError(errno.ESTALE, f"{self.part} was moved or replaced while the job ran")
 
     def _check(self) -> None:
-        if not is_same(self._status(), self.before):
-            raise OSError(
-                errno.EEXIST, f"{self.name}: the file has changed while the job ran; the rows are in {self.part}"
-            )
+        with suppress(ConfigError):  # a link
+            if is_same(self._status(), self.before):
+                return
+        changed = f"{self.name}: the file has changed while the job ran; the rows are in {self.part}"
+        raise OSError(errno.EEXIST, changed)
 
     def _replace(self) -> None:
         assert self.part is not None
@@ -339,6 +383,14 @@ def points_to(link: Path, name: str) -> bool:
         return link.readlink() == Path(name)
     except OSError:
         return False
+
+
+def _checksum_of(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_TOGETHER_BYTES):
+            checksum = crc32(chunk, checksum)
+    return checksum
 
 
 def is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:

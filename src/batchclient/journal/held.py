@@ -157,18 +157,20 @@ class HeldJournal:
     @property
     def holder(self) -> str:
         """Who holds the journal, for people; empty: nobody, as far as this machine can see."""
-        system = System()
-        lease = Lease.read(LeaseFile(self.path, system, Times()).read() or b"")
-        if lease is None:
-            return ""
-        try:
-            if (lease.host, lease.boot) == (system.host, system.boot):
+        system, file = System(), LeaseFile(self.path, System(), Times())
+        with suppress(OSError, ConfigError):
+            lease = Lease.read(file.read() or b"")
+            if lease is None:
+                return ""
+            if lease.host != system.host:
+                # The clock that is compared is the file system's, and only for people.
+                return lease.name if time.time() - file.path.stat().st_mtime < file.times.still_s else ""
+            if lease.boot != system.boot:
+                return ""
+            with suppress(PermissionError):
                 os.kill(lease.pid, 0)
-        except ProcessLookupError:
-            return ""
-        except PermissionError:
-            pass
-        return lease.name
+            return lease.name
+        return ""
 
     # The job ---------------------------------------------------------------------------------------------------------
 

@@ -186,12 +186,13 @@ class LeaseFile:
 
     Attributes:
         system, times: as given.
+        path: of the lease.
         lease: this process's.
         lost: why the journal is no longer this process's; empty: it is.
     """
 
     def __init__(self, path: Path, system: System, times: Times) -> None:
-        self._path = path.with_name(f"{path.name}.lease")
+        self.path: Path = path.with_name(f"{path.name}.lease")
         self.system: System = system
         self.times: Times = times
         since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -208,7 +209,7 @@ class LeaseFile:
             OSError: it cannot be read.
         """
         try:
-            file = os.open(self._path, os.O_RDONLY | CAREFULLY)
+            file = os.open(self.path, os.O_RDONLY | CAREFULLY)
         except FileNotFoundError:
             return None
         try:
@@ -216,7 +217,7 @@ class LeaseFile:
         finally:
             os.close(file)
         if not (line.startswith(_BEGINS) or _BEGINS.startswith(line)):
-            raise ConfigError(f"journal: {self._path} is no lease of a journal, and left alone", field="journal")
+            raise ConfigError(f"journal: {self.path} is no lease of a journal, and left alone", field="journal")
         return line
 
     def take(self, *, is_there: bool) -> bool:
@@ -228,13 +229,13 @@ class LeaseFile:
             return False
         except OSError:
             if not is_there:  # a full disk: a lease without a name would be waited for
-                self._path.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
             raise
         self._renewed_at = began
         return True
 
     def _write(self, line: bytes, flags: int = 0) -> None:
-        file = os.open(self._path, os.O_WRONLY | CAREFULLY | flags, 0o600)
+        file = os.open(self.path, os.O_WRONLY | CAREFULLY | flags, 0o600)
         try:
             os.pwrite(file, line, 0)
             os.ftruncate(file, len(line))
@@ -289,4 +290,4 @@ class LeaseFile:
         self._ended.set()
         with suppress(OSError, ConfigError):
             if self.is_held() and self.is_ours():
-                self._path.unlink() if line is None else self._write(line)
+                self.path.unlink() if line is None else self._write(line)

@@ -25,7 +25,7 @@ from batchclient.health import Health
 from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Ranking, Score, Usage
 
-__all__ = ["ANSWERED", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "line_of_row", "record_in"]
+__all__ = ["ANSWERED", "ANSWERS", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "line_of_row", "record_in"]
 
 State = Literal["answered", "failed", "failed for now"]
 ANSWERED: State = "answered"
@@ -34,6 +34,8 @@ FAILED: State = "failed"
 MAY_BE_TRIED: State = "failed for now"
 """The row failed, and may succeed later."""
 
+ANSWERS = ("completion", "embedding", "classification", "score", "ranking")
+"""The fields of a record that have an answer; one of them is given, or the error."""
 _OF_THE_PLACE = (AuthenticationFailed, NotFound, CertificateRefused)
 """These errors are about key, model or server, not about the row."""
 _OF_ERRORS = ("status", "code", "retry_after_s", "field", "health")
