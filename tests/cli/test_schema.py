@@ -207,6 +207,10 @@ def test_without_the_checker_the_missing_package_is_named(ask, monkeypatch):
 def test_a_row_whose_answer_did_not_fit_runs_again_if_asked(ask, scripted):
     first, rows = ask([["no", GOOD], [GOOD]])
     assert (first.exit_code, ["error" in row for row in rows]) == (1, [True, False])
+    # The same command sends none: the answer would be the same, at temperature 0.
+    same, rows = ask([["no", GOOD], [GOOD]], "--columns", "text")
+    assert (same.exit_code, ["error" in row for row in rows]) == (1, [True, False])
+    assert sorted(scripted.times.values()) == [1, 1]
     again, rows = ask([["no", GOOD], [GOOD]], "--retry-failed")
     assert (again.exit_code, [row["completion"] for row in rows]) == (0, [GOOD, GOOD])
     assert sorted(scripted.times.values()) == [1, 2]

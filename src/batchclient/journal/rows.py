@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from batchclient import errors
-from batchclient.errors import AuthenticationFailed, BatchClientError, CertificateRefused, NotFound
+from batchclient.errors import AnswerInvalid, AuthenticationFailed, BatchClientError, CertificateRefused, NotFound
 from batchclient.health import Health
 from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Ranking, Score, Usage
@@ -124,7 +124,9 @@ _records = TypeAdapter(Record)
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the same call would fail again."""
+    """Whether the same call would fail again, or was answered, and the answer is paid."""
+    if isinstance(error, AnswerInvalid):
+        return True
     return isinstance(error, BatchClientError) and not error.retryable and not isinstance(error, _OF_THE_PLACE)
 
 
