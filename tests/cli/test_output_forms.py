@@ -1,6 +1,7 @@
 """The forms of ``OUT``: each is read by a library that people read it with."""
 
 import csv
+import gzip
 import datetime
 import json
 import math
@@ -299,6 +300,23 @@ def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):
     assert "has not written this file" in refused.stderr
 
 
+@pytest.mark.parametrize("name", ["out.jsonl.gz", "out.csv.gz", "out.tsv.gz", "out.NDJSON", "out.x.gz"])
+def test_the_ending_of_out_is_obeyed_and_what_came_out_goes_in(cli_map, server, source, tmp_path, name):
+    form = ["--output-form", "jsonl"] if ".x" in name else []
+    assert cli_map(source, "-o", tmp_path / name, *form).exit_code == 1
+    data = (tmp_path / name).read_bytes()
+    assert data.startswith(b"\x1f\x8b") == name.endswith(".gz")
+    text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
+    if "sv" not in name:
+        assert [json.loads(line)["id"] for line in text.splitlines()[:3]] == ["a", "b", "c"]
+    else:
+        rows = list(csv.reader(text.splitlines(keepends=True), delimiter="\t" if "tsv" in name else ","))
+        assert [row[0] for row in rows] == ["id", "a", "b", "c", ""]
+        again = cli_map(tmp_path / name, "-o", tmp_path / "again.jsonl", "--answer-field", "second")
+        assert (again.exit_code, read_rows(tmp_path / "again.jsonl")[0]["k"]) == (1, "1")
+    assert "nothing to do" in cli_map(source, "-o", tmp_path / name, *form).stderr
+
+
 def test_another_form_is_another_output_of_the_same_answers(cli_map, source, server, tmp_path):
     out = tmp_path / "out"
     assert cli_map(source, "-o", out).exit_code == 1
@@ -313,6 +331,15 @@ def test_another_form_is_another_output_of_the_same_answers(cli_map, source, ser
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        *(
+            (["-o", name], f"--output: the ending '{ending}' tells no form; give --output-form, one of jsonl, csv,")
+            for name, ending in [
+                *((f"x{each}", each) for each in (".arrow", ".feather", ".json", ".xlsx", ".txt", ".gz", ".zst")),
+                ("x.json.gz", ".json"),
+                ("x.y.gz", ".y"),
+            ]
+        ),
+        (["-o", "x.parquet.gz"], "--output: parquet is not packed by gzip; leave out .gz"),
         (["-o", "x.npy"], "--output-form npy is for --call embed"),
         (["-o", "/dev/null", "--output-form", "npy"], "the file begins with the number of its rows; give"),
         (

@@ -280,8 +280,7 @@ class Job:
         """Write what is left, and put the output in its place, if these are all rows."""
         try:
             if self.output_error is None:
-                await self._output.put(self._writer.end(), rows=0)
-                await self._output.flush()
+                await self._output.end(self._writer.end())
                 self._show(self._client.statistics())
                 refusals = self.failures.by_type.keys() - UNUSABLE
                 self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers

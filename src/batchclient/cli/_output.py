@@ -11,11 +11,22 @@ from batchclient._maps.row_calls import RowCall
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row
-from batchclient.jobs.forms import BESIDE, OTHER, BatchLines, CsvRows, Lines, OutputForm, Vectors, Writer, form_of
+from batchclient.jobs.forms import (
+    BESIDE,
+    OTHER,
+    BatchLines,
+    CsvRows,
+    Lines,
+    OutputForm,
+    Vectors,
+    Writer,
+    form_of,
+    is_packed,
+)
 from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
-from batchclient.jobs.source import Source
+from batchclient.jobs.source import Source, ending_of
 
 __all__ = ["added_for", "added_to_rows", "output_of", "writer_of"]
 
@@ -57,7 +68,8 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
     form = form_of(options.output, options.output_form)
     if form == "jsonl" and options.output_form is None and not options.prompt and _is_batch(source):
         form = "batch"
-    output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""))
+    packed = is_packed(options.output)
+    output = Output(options.output, source=source.status, beside=BESIDE.get(form, ""), packed=packed)
     files = [] if options.output == "-" else [options.output, f"{options.output}{BESIDE.get(form, '')}"]
     for name in (*files, *filter(None, [options.journal])):
         if source.reads(name):
@@ -115,6 +127,6 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     types.setdefault("id", None)
     fields = partial(fields, other=other, raw=is_typed)
     if form == "csv":
-        delimiter = "\t" if options.output.lower().endswith((".tsv", ".tab")) else ","
+        delimiter = "\t" if ending_of(options.output) in (".tsv", ".tab") else ","
         return CsvRows(fields, [*types, *added, other], delimiter)
     return ParquetRows(fields, types, added, other)

@@ -19,14 +19,25 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from batchclient._maps.fields import encode
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, ConfigError
+from batchclient.jobs.source import ending_of
 from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
-__all__ = ["BESIDE", "OTHER", "BatchLines", "CsvRows", "Lines", "OutputForm", "Vectors", "Writer", "form_of"]
+__all__ = [
+    "BESIDE",
+    "OTHER",
+    "BatchLines",
+    "CsvRows",
+    "Lines",
+    "OutputForm",
+    "Vectors",
+    "Writer",
+    "form_of",
+    "is_packed",
+]
 
 OutputForm = Literal["jsonl", "csv", "parquet", "batch", "npy"]
 Fields = Callable[[MapResult], dict[str, Any]]
@@ -37,13 +48,36 @@ OTHER = "other_fields"
 BESIDE: Mapping[OutputForm, str] = {"batch": ".errors", "npy": ".ids"}
 """What the second file of a form has behind the name of ``OUT``."""
 _FORMS: dict[str, OutputForm] = {
-    ".csv": "csv", ".tsv": "csv", ".tab": "csv", ".parquet": "parquet", ".pq": "parquet", ".npy": "npy",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv", ".tab": "csv", ".parquet": "parquet",
+    ".pq": "parquet", ".npy": "npy",
 }  # fmt: skip
+_PACKABLE = ("jsonl", "csv", "batch")
+_OTHERS = (
+    ".arrow", ".avro", ".bz2", ".db", ".feather", ".gz", ".ipc", ".json", ".ods", ".orc", ".sqlite", ".tar", ".tgz",
+    ".txt", ".xls", ".xlsx", ".xz", ".zip", ".zst",
+)  # fmt: skip
+"""Endings of what is not written here, or of what may be of several forms."""
 
 
 def form_of(path: str, form: OutputForm | None = None) -> OutputForm:
-    """Return the form of an output: the one that was given, or the one that its ending tells."""
-    return form or _FORMS.get(Path(path.lower()).suffix, "jsonl")
+    """Return the form of an output: the one that was given, or the one that its ending tells.
+
+    Raises:
+        ConfigError: the ending is that of another form, or of a form that is not packed.
+    """
+    ending = ending_of(path)
+    told = form or _FORMS.get(ending)
+    if told is None and (ending in _OTHERS or is_packed(path)):
+        forms = ", ".join(get_args(OutputForm))
+        raise ConfigError(f"--output: the ending {ending or '.gz'!r} tells no form; give --output-form, one of {forms}")
+    if is_packed(path) and told not in _PACKABLE:
+        raise ConfigError(f"--output: {told} is not packed by gzip; leave out .gz")
+    return told or "jsonl"
+
+
+def is_packed(path: str) -> bool:
+    """Whether an output is packed by gzip, as its ending tells."""
+    return path.lower().endswith(".gz")
 
 
 class Writer:

@@ -26,11 +26,11 @@ import re
 import select
 import stat
 import sys
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from zlib import crc32
 
 from batchclient.errors import ConfigError
 from batchclient.jobs.forms import BESIDE
@@ -42,6 +42,8 @@ __all__ = ["Output", "reason_of", "sync", "sync_folder"]
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 """How file systems say that a file cannot be synced."""
+_GZIP = 31
+"""Zlib's number for the largest window and gzip's head."""
 _TOGETHER_BYTES = 256 * 1024
 _PIECE_BYTES = 16 * 1024
 """Bytes of one write into a pipe, so that it is seen whether the reader takes any."""
@@ -55,6 +57,7 @@ class Output:
         source: the status of the input, which must be another file; ``None``: no file.
         stall_s: a reader that takes nothing for so long is left by whoever is in a hurry, seconds.
         beside: what the second file has behind the name of a regular one; empty: there is none.
+        packed: whether the rows are packed by gzip, in the thread that writes them.
 
     Attributes:
         name: for messages.
@@ -75,7 +78,13 @@ class Output:
     """
 
     def __init__(
-        self, path: str, *, source: os.stat_result | None = None, stall_s: float = 0.5, beside: str = ""
+        self,
+        path: str,
+        *,
+        source: os.stat_result | None = None,
+        stall_s: float = 0.5,
+        beside: str = "",
+        packed: bool = False,
     ) -> None:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
@@ -95,6 +104,7 @@ class Output:
         self._writing: asyncio.Future[None] | None = None
         self._busy = asyncio.Lock()
         self._moved = 0
+        self._packer = zlib.compressobj(wbits=_GZIP) if packed else None
         self._file = -1
         try:
             self.before: os.stat_result | None = os.fstat(sys.stdout.fileno()) if path == "-" else self._status()
@@ -228,8 +238,6 @@ class Output:
         Raises:
             OSError: rows cannot be written.
         """
-        if not (line or rows):
-            return
         self._lines.append(line)
         self._bytes += len(line)
         self._rows += rows
@@ -262,7 +270,8 @@ class Output:
             await self.beside.flush()
 
     def _write(self, lines: list[bytes], rows: int) -> None:
-        data = memoryview(b"".join(lines))
+        joined = b"".join(lines)
+        data = memoryview(joined if self._packer is None else self._packer.compress(joined))
         while data:
             try:
                 count = os.write(self._file, data if self.is_file else data[:_PIECE_BYTES])
@@ -271,11 +280,24 @@ class Output:
                 select.select([], [self._file], [])
                 continue
             self._moved += count
-            self.checksum = crc32(data[:count], self.checksum)
+            self.checksum = zlib.crc32(data[:count], self.checksum)
             data = data[count:]
         self.written += rows
 
     # The end ---------------------------------------------------------------------------------------------------------
+
+    async def end(self, data: bytes) -> None:
+        """Write the end of the file, and all rows before it.
+
+        Raises:
+            OSError: rows cannot be written.
+        """
+        await self.put(data, rows=0)
+        await self.flush()
+        packer, self._packer = self._packer, None
+        if packer is not None:
+            await self.put(packer.flush(), rows=0)
+            await self.flush()
 
     async def finish(self, note: Callable[[os.stat_result | None], None], head: bytes = b"") -> None:
         """Put a file whose rows are all written in its place.
@@ -389,7 +411,7 @@ def _checksum_of(path: Path) -> int:
     checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(_TOGETHER_BYTES):
-            checksum = crc32(chunk, checksum)
+            checksum = zlib.crc32(chunk, checksum)
     return checksum
 
 
