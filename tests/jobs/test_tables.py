@@ -104,6 +104,26 @@ def test_values_of_a_table_are_written_as_json(tmp_path):
     }
 
 
+def test_json_of_arrows_own_type_is_what_it_says(tmp_path):
+    """As datasets writes ``tools``, and the ``tool_calls`` of messages."""
+    kind = pa.json_(pa.string())
+    turn = pa.struct([("role", pa.string()), ("tool_calls", kind)])
+    calls = pa.array(['[{"id": "a"}]', None, "no JSON"]).cast(kind)
+    turns = pa.StructArray.from_arrays([pa.array(["user", "assistant", "user"]), calls], fields=[*turn])
+    table = pa.table(
+        {"tools": pa.array(["[1]", None]).cast(kind), "messages": pa.ListArray.from_arrays([0, 2, 3], turns)}
+    )
+    parquet.write_table(table, tmp_path / "in.parquet")
+    for rows in (read_rows(tmp_path / "in.parquet"), documents_of(table)):
+        assert [dict(row) for row in rows] == [
+            {
+                "tools": [1],
+                "messages": [{"role": "user", "tool_calls": [{"id": "a"}]}, {"role": "assistant", "tool_calls": None}],
+            },
+            {"tools": None, "messages": [{"role": "user", "tool_calls": "no JSON"}]},
+        ]
+
+
 def test_columns_of_one_name_have_their_places(tmp_path):
     feather.write_feather(pa.table([[1], [2], [3]], names=["a", "a", ""]), tmp_path / "in.arrow", version=2)
     parquet.write_table(pa.table([[1], [2], [3]], names=["a", "a", ""]), tmp_path / "in.parquet")

@@ -11,6 +11,7 @@ from batchclient.errors import ConfigError
 from batchclient.types import NOT_GIVEN
 
 CHAT = [{"role": "user", "content": "Hi"}]
+ANSWER = {"role": "assistant", "content": "A"}
 TURNS = [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
 
 
@@ -40,6 +41,7 @@ def test_the_first_row_tells_the_form():
             "conversations",
             RowCall("chat", [{"role": "system", "content": "Be"}, {"role": "user", "content": "Q"}], {}),
         ),
+        ({"conversations": [*CHAT, ANSWER]}, "conversations", RowCall("chat", CHAT, {})),
         (line("/v1/chat/completions", {"messages": CHAT}), "batch", RowCall("chat", CHAT, {})),
     ]:
         calls = RowCalls()
@@ -64,6 +66,7 @@ def test_a_template_wins_and_its_fields_are_data():
     ("body", "url", "call", "item", "params"),
     [
         ({"messages": CHAT, "n": 2}, "/v1/chat/completions", "chat", CHAT, {"n": 2}),
+        ({"messages": CHAT, "stream": None, "stream_options": None}, "/v1/chat/completions", "chat", CHAT, {}),
         ({"prompt": [3, 4], "best_of": 2}, "/v1/completions", "complete", [3, 4], {"best_of": 2}),
         ({"prompt": ["p"]}, "/v1/completions", "complete", "p", {}),
         ({"input": "t", "dimensions": 8}, "/v1/embeddings", "embed", "t", {"dimensions": 8}),
@@ -127,12 +130,17 @@ def test_nothing_is_left_out_in_silence():
     named = type("Named", (str,), {})
     for name, value in [
         ("max_tokens", 5), ("max_tokens", 5.0), ("stop", []), ("model", "m"), ("stream", True), ("stop", ("a",)),
-        ("max_tokens", numpy.int64(5)), ("model", named("m")), ("response_format", MappingProxyType({})),
+        ("logit_bias", '{"5": 1}'), ("max_tokens", numpy.int64(5)), ("model", named("m")), ("response_format", MappingProxyType({})),
     ]:  # fmt: skip
         for row, given in [({"messages": CHAT}, {}), ({"text": "t"}, {"template": "{text}"})]:
             with pytest.raises(ConfigError, match=rf"'{name}' has the name of a parameter") as caught:
                 read(row | {name: value}, **given)
             assert caught.value.field == name
+    with pytest.raises(ConfigError, match="'tools' has the name of a parameter"):
+        read({"messages": CHAT, "tools": '[{"type": "function"}]'})
+    assert read({"messages": CHAT, "tools": "[1]"}, row_params="take").params == {"tools": [1]}
+    told = RowCalls().settle({"messages": [*CHAT, ANSWER]})
+    assert told.endswith("; the first chat ends with the assistant's turn, with which many servers go on")
     # Of another type it is data.
     assert read({"prompt": "p", "n": "a note", "tools": None, "seed": True}).params == {}
     assert read({"prompt": "p", "params": "x"}, row_params="ignore").params == {}

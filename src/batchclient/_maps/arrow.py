@@ -5,8 +5,10 @@ pyarrow is imported only where such a table, or a file of that kind, is read.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from batchclient._calls.tables import refuse_frame
@@ -83,16 +85,46 @@ class PartialRow(dict[str, Any]):
 def rows_of_batch(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a record batch, as values of Python. One that lacks values is a ``PartialRow``.
 
-    Times that have nanoseconds become ISO texts, lengths of such time seconds.
+    Times that have nanoseconds become ISO texts, lengths of such time seconds, and values of
+    ``arrow.json`` what their JSON says.
     """
     arrow = pyarrow_for("a table")
+    readers = [(field.name, read) for field in batch.schema if (read := _json_in(arrow.types, field.type))]
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
         part = batch.slice(start, _ROWS_AT_ONCE)
         try:
             rows = part.to_pylist()
         except Exception:  # pyarrow raises errors of many classes
             rows = [_row_of(arrow, part, place) for place in range(part.num_rows)]
-        yield from rows
+        for row in rows:
+            for name, read in readers:
+                if name in row:
+                    row[name] = read(row[name])
+            yield row
+
+
+def _json_in(types: Any, kind: Any) -> Callable[[Any], Any] | None:
+    """Return what reads the JSON in values of a type; ``None``: there is none."""
+    if getattr(kind, "extension_name", "") == "arrow.json":
+        return _read_json
+    if types.is_struct(kind):
+        parts = {field.name: read for field in kind if (read := _json_in(types, field.type))}
+        return partial(_read_fields, parts) if parts else None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        read = _json_in(types, kind.value_type)
+        return None if read is None else lambda values: values and [read(each) for each in values]
+    return None
+
+
+def _read_fields(parts: Mapping[str, Callable[[Any], Any]], fields: Any) -> Any:
+    return fields and fields | {name: read(fields[name]) for name, read in parts.items()}
+
+
+def _read_json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def _row_of(arrow: Any, batch: Any, place: int) -> dict[str, Any]:

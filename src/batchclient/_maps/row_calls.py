@@ -182,6 +182,8 @@ class RowCalls:
             self.form = before
             raise
         told = _SENTENCES[form].format(call=call.call)
+        if is_conversation(call.item) and _is_answer(call.item[-1]):
+            told += "; the first chat ends with the assistant's turn, with which many servers go on"
         found = ", ".join(self._found_in(first, call.call) if isinstance(first, Mapping) else ())
         if not found:
             return told
@@ -230,7 +232,7 @@ class RowCalls:
                 return "batch"
             if isinstance(self._list_of(row.get("messages")), (list, tuple)):
                 return "messages"
-            if _is_sharegpt(self._list_of(row.get("conversations"))):
+            if _is_turns(self._list_of(row.get("conversations"))):
                 return "conversations"
             if "prompt" in row or (self._call in ("embed", "classify") and "input" in row):
                 return "prompt"
@@ -266,23 +268,25 @@ class RowCalls:
 
     def _conversations(self, row: Mapping[str, Any]) -> Any:
         turns = self._list_of(row.get("conversations"))
-        if not _is_sharegpt(turns):
-            raise ConfigError("conversations is a list of turns with 'from' and 'value'", field="conversations")
-        messages = []
-        for place, turn in enumerate(turns):
+        if not _is_turns(turns):
+            said = "'from' and 'value', or 'role' and 'content'"
+            raise ConfigError(f"conversations is a list of turns with {said}", field="conversations")
+        is_openais = "role" in turns[0]
+        messages = [*turns] if is_openais else []
+        for place, turn in enumerate(() if is_openais else turns):
             speaker = turn.get("from") if isinstance(turn, Mapping) else None
             role = _SPEAKERS.get(speaker) if isinstance(speaker, str) else None
             if role is None or not isinstance(turn.get("value"), str):
                 said = f"from is one of {', '.join(_SPEAKERS)}, and value a text"
                 raise ConfigError(f"turn {place} of conversations: {said}", field="conversations")
             messages.append({"role": role, "content": turn["value"]})
-        while messages and messages[-1]["role"] == "assistant":
+        while messages and _is_answer(messages[-1]):
             # What is asked for.
             messages.pop()
         if not messages:
             raise ConfigError("conversations has nothing but answers", field="conversations")
         system = row.get("system")
-        if isinstance(system, str) and system and messages[0]["role"] != "system":
+        if isinstance(system, str) and system and messages[0].get("role") != "system":
             messages.insert(0, {"role": "system", "content": system})
         return messages
 
@@ -306,6 +310,8 @@ class RowCalls:
             raise ConfigError(f"body is a request, not {kind_of(body)}", field="body")
         call, name = _ROUTES[path]
         own = _without_nulls(body) if self._is_table else dict(body)
+        # Nulls that ask for nothing.
+        own = {key: value for key, value in own.items() if value is not None or key not in ("stream", "stream_options")}
         if type(own.get("priority", 0)) is not int:
             raise ConfigError(f"priority is a whole number, not {kind_of(own['priority'])}", field="priority")
         if not name:
@@ -339,7 +345,11 @@ class RowCalls:
             name
             for name, value in row.items()
             if (name in looked_for or name == self._object)
-            and ((self._is_table and self._row_params is not None) or _fits(value, known[name]))
+            and (
+                (self._is_table and self._row_params is not None)
+                or _fits(value, known[name])
+                or _is_json_of(value, known[name])
+            )
         ]
 
     def _with_fields(self, row: Mapping[str, Any], call: str, own: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -379,14 +389,14 @@ class RowCalls:
         return own | given
 
     def _of_column(self, call: str, name: str, value: Any) -> Any:
-        """Return the value of a parameter; in a CSV file numbers, lists and objects are texts.
+        """Return the value of a parameter; in a CSV file numbers are texts, and anywhere lists and objects.
 
         Raises:
             ConfigError: the text is no value of the parameter.
         """
-        if not self._is_table:
-            return value
         types = parameter_types(call)[name]
+        if not self._is_table:
+            return json.loads(value) if _is_json_of(value, types) else value
         is_text = isinstance(value, str)
         if not is_text:
             value = _without_nulls(value)
@@ -562,8 +572,23 @@ def _kind_said(value: Any) -> str:
     return "an empty list" if isinstance(value, (list, tuple)) and not value else kind_of(value)
 
 
-def _is_sharegpt(turns: Any) -> bool:
-    return isinstance(turns, (list, tuple)) and bool(turns) and isinstance(turns[0], Mapping) and "from" in turns[0]
+def _is_turns(turns: Any) -> bool:
+    """Whether a value is a conversation, with ShareGPT's names of fields or with OpenAI's."""
+    is_list = isinstance(turns, (list, tuple)) and bool(turns) and isinstance(turns[0], Mapping)
+    return is_list and ("from" in turns[0] or "role" in turns[0])
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "assistant"
+
+
+def _is_json_of(value: Any, types: Collection[type]) -> bool:
+    """Whether a value is a text that has JSON of one of these types, and no text is one of them."""
+    if not isinstance(value, str) or str in types or not {list, dict} & {*types}:
+        return False
+    with suppress(ValueError, RecursionError):
+        return type(json.loads(value)) in types
+    return False
 
 
 def _without_nulls(value: Any, kept: str = "") -> Any:
