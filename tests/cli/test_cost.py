@@ -1,9 +1,12 @@
 """``batchclient map``: tokens, reused rows and cost, at the end."""
 
+import json
 import re
+import time
 from functools import partial
 
 import pytest
+from tests.fakes.pages import serving
 
 from batchclient.cli import _run as run_module
 from batchclient.cli._job import Job
@@ -71,6 +74,23 @@ def test_time_alone_reaches_the_cost(cli_map, tmp_path, out, server):
     assert result.exit_code == Status.STOPPED
     assert "rows left out: 3" in result.stderr
     assert 0.4 <= counts(result.stderr)["cost"] < 20
+
+
+def test_the_wait_for_a_server_costs_nothing(cli, tmp_path, out):
+    began = time.monotonic()
+
+    def answer(asked):
+        if time.monotonic() < began + 1:
+            return 503, b""
+        return 200, {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+
+    with serving(answer) as server:
+        where = ["--base-url", server.url, "--model", "m", "--dialect", "openai", "--wait-for-server", 30]
+        bound = ["--gpu-price", 3600, "--max-cost", 0.6]
+        done = cli("map", source_of(tmp_path, 1), "-o", out, *where, "--prompt", "{text}", *bound)
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(cli("job", "status", out, "--json").stdout)
+    assert counts(done.stderr).get("cost", 0) < 0.6 and told["cost"] < 0.6
 
 
 # Tokens --------------------------------------------------------------------------------------------------------------

@@ -161,6 +161,23 @@ def test_with_a_price_it_tells_the_cost(dry_run):
         assert "cost" not in dry_run(rows, *options)[0].stdout
 
 
+@pytest.mark.parametrize(
+    ("rows", "options", "most"),
+    [
+        ([{"text": "a", "max_tokens": 1000}, {"text": "b"}], ["--row-params", "take", "--max-tokens", 4], 1004),
+        ([{"text": "a", "max_tokens": 1000}, {"text": "b"}], ["--row-params", "take"], None),
+        ([{"text": "a"}] * 2, ["--param", "n=8", "--max-tokens", 32], 512),
+        ([{"text": "a"}] * 2, ["--max-tokens", 32, "--retry-truncated", 2], 256),
+        ([{"text": "a"}] * 2, ["--max-tokens", 32, "--retry-truncated", 2, "--max-tokens-at-most", 50], 100),
+        ([{"text": "a"}] * 2, ["--param", 'extra_body={"max_completion_tokens": 7}', "--call", "chat"], 14),
+    ],
+)
+def test_at_most_so_many_tokens_are_those_of_each_row(dry_run, rows, options, most):
+    told = lines_of(dry_run(rows, *options, "--price", "1/1000000")[0])
+    assert told.get("tokens of all answers") == (most and f"at most {most:,}")
+    assert told["cost of all answers"] == (f"at most {most:,}.00" if most else "unknown without --max-tokens")
+
+
 def test_a_dry_run_waits_for_its_server_and_counts(cli, server, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "one two three"}])
     for urls in ([server.base_url], [server.base_url, "http://127.0.0.1:1/v1"]):

@@ -374,6 +374,23 @@ def test_a_job_may_move_with_its_files(run, server, tmp_path, monkeypatch):
     assert run("there/in.jsonl", "-o", "there/out.jsonl") == (0, 5, 0, 0, 5)
 
 
+def test_a_signal_while_the_journal_is_opened_gives_the_lease_back(cli_map, monkeypatch, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(2))
+    assert cli_map(source, "-o", out).exit_code == 0
+    out.unlink()
+    read, sent = HeldJournal._read, server.requests
+
+    def interrupted(self):
+        read(self)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(HeldJournal, "_read", interrupted)
+    assert cli_map(source, "-o", out).exit_code == 143
+    assert (names(tmp_path), server.requests) == (["in.jsonl", "out.jsonl.journal"], sent)
+    monkeypatch.undo()
+    assert cli_map(source, "-o", out).exit_code == 0 and server.requests == sent
+
+
 @pytest.mark.parametrize("form", ["jsonl", "batch"])
 def test_a_copy_or_another_name_is_the_same_job(cli_map, server, tmp_path, form):
     """``cp -r`` keeps no times; a file of its length with other contents is another's."""
@@ -475,11 +492,11 @@ def test_a_note_of_another_form_is_none(cli, cli_map, server, tmp_path, out, jou
     """A journal of another's hand, whose checksums are right."""
     source = write_rows(tmp_path / "in.jsonl", rows_of(2))
     assert cli_map(source, "-o", out).exit_code == 0
-    held = HeldJournal.open(journal)
-    told = held.notes["outputs"]["out.jsonl"]
-    held.note("outputs", {"out.jsonl": told | note})
-    held.note("pilot", ["a", {}])
-    held.close()
+    opened = HeldJournal.open(journal)
+    told = opened.notes["outputs"]["out.jsonl"]
+    opened.note("outputs", {"out.jsonl": told | note})
+    opened.note("pilot", ["a", {}])
+    opened.close()
     before = out.read_bytes()
     assert cli("job", "status", out).exit_code == 0
     refused = cli_map(source, "-o", out)

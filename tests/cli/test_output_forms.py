@@ -300,6 +300,19 @@ def test_the_second_file_is_owned_as_out_is(cli_map, source, tmp_path):
     assert "has not written this file" in refused.stderr
 
 
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_named_columns_keep_their_order(cli_map, tmp_path, name):
+    (tmp_path / "in.csv").write_text("a,id,b,text\nA,1,B,t\n")
+    for columns, wanted in (("b,a", ["id", "b", "a"]), ("text,id,a", ["text", "id", "a"])):
+        assert cli_map(tmp_path / "in.csv", "-o", tmp_path / name, "--columns", columns).exit_code == 0
+        if name.endswith("parquet"):
+            names = parquet.read_schema(tmp_path / name).names
+        else:
+            line = (tmp_path / name).read_text().splitlines()[0]
+            names = line.split(",") if name.endswith("csv") else list(json.loads(line))
+        assert names[:4] == [*wanted, "completion"]
+
+
 @pytest.mark.parametrize("name", ["out.jsonl.gz", "out.csv.gz", "out.tsv.gz", "out.NDJSON", "out.x.gz"])
 def test_the_ending_of_out_is_obeyed_and_what_came_out_goes_in(cli_map, server, source, tmp_path, name):
     form = ["--output-form", "jsonl"] if ".x" in name else []
@@ -340,6 +353,9 @@ def test_another_form_is_another_output_of_the_same_answers(cli_map, source, ser
             ]
         ),
         (["-o", "x.parquet.gz"], "--output: parquet is not packed by gzip; leave out .gz"),
+        (["--delimiter", ";"], "in.jsonl is jsonl, and only CSV has one"),
+        (["--escape", "\\"], "in.jsonl is jsonl, and only CSV has one"),
+        (["--yes"], "--yes goes with --pilot"),
         (["-o", "x.npy"], "--output-form npy is for --call embed"),
         (["-o", "/dev/null", "--output-form", "npy"], "the file begins with the number of its rows; give"),
         (

@@ -206,7 +206,7 @@ def test_an_audit_finds_answers_that_are_others_now(ask, asked, out):
 def test_an_audit_draws_4096_rows_at_most():
     audit, answer = Audit(None, 1.0, None, {}), Completion((Choice(0, "yes", "stop"),), Usage(4, 2))
     for number in range(5000):
-        audit.add(MapResult(f"{number}", number, Row({}, number + 1), answer))
+        audit.add(MapResult(f"{number} \ud800", number, Row({}, number + 1), answer))
     assert audit.lines()[0].startswith("audit: 0 of 4,096 rows ")
 
 

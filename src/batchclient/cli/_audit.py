@@ -71,7 +71,7 @@ class Audit:
 
     def add(self, result: MapResult[Any]) -> None:
         """Draw a row of the job, or leave it."""
-        digest = hashlib.blake2b(result.id.encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(result.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         is_drawn = int.from_bytes(digest) < self._share * 2**64 and len(self._drawn) < _MOST
         if is_drawn and isinstance(result.answer, Completion):
             self._drawn.append((result.document, _said(result.answer)))

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from batchclient import Price
 from batchclient._calls.inputs import BYTES_PER_TOKEN, check_ids, write_messages, write_text
 from batchclient._maps.occurrences import Occurrences
-from batchclient._maps.row_calls import RowCall
+from batchclient._maps.row_calls import RowCall, merged
 from batchclient.cli._cost import written_cost
 from batchclient.cli._progress import written_time
 from batchclient.cli._refusal import in_options
@@ -69,12 +69,14 @@ class Reading:
         call_of: from a row to its call.
         random_rows, longest_rows: usable rows to keep, at most: drawn at random, and those of the
             longest prompts.
+        params, retries: of the job, in ``stream_map``'s words.
 
     Attributes:
         rows: all of them, counted.
         unusable: rows without a prompt.
         faults: why the first ones are unusable, with their lines.
         duplicates: rows with the prompt of an earlier row.
+        answers: tokens of all answers, at most; ``None``: a row has no bound.
         first, call: the first usable row's prompt, and its call.
         sizes: how many prompts have how many bytes.
         drawn: prompts at random.
@@ -85,16 +87,25 @@ class Reading:
     """
 
     def __init__(
-        self, rows: Iterable[Row], call_of: Callable[[Row], RowCall], *, random_rows: int, longest_rows: int = 0
+        self,
+        rows: Iterable[Row],
+        call_of: Callable[[Row], RowCall],
+        *,
+        random_rows: int,
+        longest_rows: int = 0,
+        params: Mapping[str, Any] | None = None,
+        retries: Mapping[str, Any] | None = None,
     ) -> None:
         self.rows = self.unusable = self.duplicates = 0
         self.faults: list[str] = []
+        self.answers: int | None = 0
         self.first: Any = None
         self.call: str = "complete"
         self.sizes: Counter[int] = Counter()
         self.drawn: list[_Prompt] = []
         self.longest: list[_Prompt] = []
         self._call_of = call_of
+        self._params, self._retries = params or {}, retries or {}
         self._most = random_rows, longest_rows
         self._seen = Occurrences()
         self._rng = random.Random(0)  # noqa: S311  # the same rows in each run
@@ -124,6 +135,8 @@ class Reading:
             if len(made.item) == 1 and made.call == "chat" and made.item[0].keys() == {"role", "content"}:
                 self.first = made.item[0]["content"]
         self.duplicates += self._seen.number(hash(wire)) > 0
+        most = _most_of(made.call, merged(self._params, made.params), self._retries)
+        self.answers = None if most is None or self.answers is None else self.answers + most
         size = len(text.encode())
         self.sizes[size] += 1
         prompt = _Prompt(size, self.rows, row, text if size <= _LONGEST_COUNTED_BYTES else "")
@@ -268,9 +281,7 @@ class DryRun:
         )
 
     def _of_answers(self) -> list[str]:
-        if self.read.call not in _GENERATE or self.max_tokens is None:
-            return []
-        return [f"tokens of all answers: at most {self.read.usable * self.max_tokens:,}"]
+        return [f"tokens of all answers: at most {self.read.answers:,}"] if self.read.answers else []
 
     def _of_time(self) -> list[str]:
         rows, low, high = self.kept
@@ -288,10 +299,10 @@ class DryRun:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]
-        if self.read.call in _GENERATE and self.max_tokens is None:
+        if self.read.answers is None:
             lines.append("cost of all answers: unknown without --max-tokens")
-        elif self.read.call in _GENERATE:
-            most = price.cost(completion_tokens=self.read.usable * (self.max_tokens or 0))
+        elif self.read.answers:
+            most = price.cost(completion_tokens=self.read.answers)
             lines.append(f"cost of all answers: at most {written_cost(most)}")
         return lines
 
@@ -309,6 +320,21 @@ class DryRun:
         answers = f" with {answer:,} for the answer" if answer else ""
         where = f"; the longest is in line {max(self.read.longest).row.line:,}" if count else ""
         return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
+
+
+def _most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a row's answers have at most; ``None``: there is no bound."""
+    if call not in _GENERATE:
+        return 0
+    given = {**params, **(params.get("extra_body") or {})}
+    bounds = [bound for name in ("max_tokens", "max_completion_tokens") if type(bound := given.get(name)) is int]
+    n = given.get("n")
+    n = n if type(n) is int else 1
+    if not bounds:
+        return None
+    # An answer that is cut off goes on where it is one alone.
+    most = retries.get("max_tokens_at_most") or max(bounds) << retries.get("retry_truncated", 0)
+    return most if n == 1 else n * max(bounds)
 
 
 def _written(made: RowCall) -> tuple[bytes, str]:

@@ -88,6 +88,7 @@ class Job:
         fault: why the input failed, if so.
         statistics: the client's at the end.
         seconds: that the job took.
+        worked_s: of them, those since the first request to a server that is there.
         spent: the cost, if the price is known.
         is_whole: whether all rows of the input are in the output.
     """
@@ -120,7 +121,7 @@ class Job:
         self.signal: int | None = None
         self.fault = ""
         self.statistics: Statistics | None = None
-        self.seconds = 0.0
+        self.seconds = self.worked_s = 0.0
         self.spent: float | None = None
         self.is_whole = False
         self._client = client
@@ -137,6 +138,7 @@ class Job:
         self.audit = audit
         self._tick_s = tick_s
         self._started_at = 0.0
+        self._worked_since: float | None = None
         self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
@@ -226,7 +228,9 @@ class Job:
         if not self._options.quiet:
             asked_at, asking = time.monotonic(), asyncio.ensure_future(asks())
             answer = await self._unless_stopped(lambda: asking) and asking.result()
-            self._started_at += time.monotonic() - asked_at
+            asked_s = time.monotonic() - asked_at
+            self._started_at += asked_s
+            self._worked_since = self._worked_since and self._worked_since + asked_s
         self.giving_up.is_declined = answer is False
         if answer is None and (broken := pilot.broken) is not None:
             broken.is_early, self.giving_up.broken = True, broken
@@ -297,7 +301,7 @@ class Job:
             self.journal_error, self.is_whole = error, False
         if self._kept is not None:
             kept = self._kept
-            await in_thread(lambda: kept.leave(time.monotonic() - self._started_at))
+            await in_thread(lambda: kept.leave(self.worked_s))
 
     def _note(self, file: os.stat_result | None) -> None:
         """Note an output that is whole, before it is put in its place."""
@@ -305,7 +309,7 @@ class Job:
             counts, failed = self.counts, self.failures.total
             self._kept.end(
                 file,
-                time.monotonic() - self._started_at,
+                self.worked_s,
                 read=self.taken,
                 answered=counts.answered,
                 failed=failed,
@@ -406,8 +410,14 @@ class Job:
             self._stop()
 
     def _show(self, statistics: Statistics) -> None:
+        now, is_there = time.monotonic(), any(each.state != "awaited" for each in statistics.endpoints)
+        if not (is_there and (statistics.batches or statistics.in_flight)):
+            self._worked_since = None
+        elif self._worked_since is None:
+            self._worked_since = now
+        self.worked_s = 0.0 if self._worked_since is None else now - self._worked_since
         if self._options.cost is not None:
-            self.spent = self._options.cost.of(statistics, time.monotonic() - self._started_at)
+            self.spent = self._options.cost.of(statistics, self.worked_s)
         self._progress.update(
             Snapshot(
                 done=self._output.written,

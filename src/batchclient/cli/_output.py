@@ -10,7 +10,7 @@ from batchclient._maps.arrow import pyarrow_for
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.cli._rows import added_by, fields_of_row
+from batchclient.cli._rows import added_by, fields_of_row, id_and
 from batchclient.jobs.forms import (
     BESIDE,
     OTHER,
@@ -122,7 +122,7 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     else:
         types = columns_of(source, is_typed=is_typed)
     if options.columns is not None:
-        types = {name: kind for name, kind in types.items() if name in ("id", *options.columns)}
+        types = {name: types[name] for name in id_and(options.columns) if name in types}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
     types.setdefault("id", None)
     fields = partial(fields, other=other, raw=is_typed)

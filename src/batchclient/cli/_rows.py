@@ -24,7 +24,7 @@ from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Embedding, MapResult
 
-__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "id_and", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -112,6 +112,11 @@ class Ids:
         return None
 
 
+def id_and(columns: Collection[str]) -> Collection[str]:
+    """Return the names of columns in their order, with ``id`` before them, unless it is among them."""
+    return columns if "id" in columns else ("id", *columns)
+
+
 def to_line(result: MapResult, *, columns: Collection[str] | None = None) -> bytes:
     """Write a result as one line of JSON, with ``fields_of_row``."""
     return encode(fields_of_row(result, columns=columns)) + b"\n"
@@ -140,7 +145,7 @@ def fields_of_row(
         place: dict[str, Any] = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
         # A column of the user's may be called line.
         return {**(place if other is None else {other: place}), error: {"type": BadRow.__name__, "message": row.fault}}
-    fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
+    fields = dict(row) if columns is None else {name: row[name] for name in id_and(columns) if name in row}
     if "id" not in fields:
         fields["id"] = result.id
     answer = result.answer

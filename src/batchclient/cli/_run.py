@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from batchclient import BatchClient
 from batchclient._maps.row_calls import RowCall, parameter_types
@@ -32,6 +33,7 @@ from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
 from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import Ids, blame
+from batchclient.cli._signals import on_signals
 from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import BadRow, Row
@@ -39,7 +41,7 @@ from batchclient.jobs.forms import form_of
 from batchclient.jobs.inputs import open_source, shown
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source
-from batchclient.jobs.statuses import Status
+from batchclient.jobs.statuses import Status, of_signal
 from batchclient.templates import fields_of
 from batchclient_script import CLOSED
 
@@ -87,6 +89,26 @@ def _run(options: MapOptions, source: Source) -> int:
     Raises:
         Refusal, ConfigError, BatchClientError: the job cannot begin.
     """
+    try:
+        with on_signals(_end):
+            return _job(options, source)
+    except _Ended as ended:
+        return of_signal(ended.number)
+
+
+class _Ended(BaseException):
+    """A signal before the first row, or after the last one: files are closed, and a lease given back."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def _end(number: int) -> None:
+    raise _Ended(number)
+
+
+def _job(options: MapOptions, source: Source) -> int:
     options, client, call_of = _begin(options, source)
     options, output = output_of(options, source)
     with kept_by(options, output, source.stamp) as kept:
@@ -262,7 +284,9 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     options, client, call_of = _begin(options, source)
     dry_run = DryRun(
         client,
-        _read(source, call_of, random_rows=RANDOM, longest_rows=LONGEST),
+        _read(
+            source, call_of, random_rows=RANDOM, longest_rows=LONGEST, params=options.params, retries=options.retries
+        ),
         model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
@@ -273,8 +297,8 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     return Status.FAILED if dry_run.read.unusable or dry_run.failed else Status.OK
 
 
-def _read(source: Source, call_of: Callable[[Row], RowCall], **most: int) -> Reading:
+def _read(source: Source, call_of: Callable[[Row], RowCall], **options: Any) -> Reading:
     try:
-        return Reading(source.read(), call_of, **most)
+        return Reading(source.read(), call_of, **options)
     except OSError as error:
         raise Refusal(f"the input cannot be read any further: {reason_of(error)}", Status.FAILED) from None

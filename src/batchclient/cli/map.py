@@ -234,6 +234,8 @@ def map_rows(
         raise Refusal(f"--first: at least 1 row, not {first}")
     if pilot is not None and pilot < 2:
         raise Refusal(f"--pilot: at least 2 rows, not {pilot}")
+    if yes and pilot is None:
+        raise Refusal("--yes goes with --pilot")
     part = None if shard is None else shard_from(shard, "shard")
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     patience_s = _seconds("--outage-patience", outage_patience)

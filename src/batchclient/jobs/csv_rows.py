@@ -158,7 +158,8 @@ def rows_of_csv(
             yield Row((), line, texts.odd)
         elif fields and not (len(fields) == 1 and fields[0].isspace()):
             count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
-            is_short = line == first and len(fields) == width + 1
+            is_short = line == first and len(fields) == width + 1 > 2
+            is_short = is_short and fields[-1] != "" and not any('"' in field for field in fields)
             hint = "; R's write.table leaves out the name of the first column: add one" if is_short else ""
             yield Row((), line, f"has {count}, and the header has {width}{hint}")
 
@@ -180,7 +181,7 @@ def _check(name: str, header: str, names: Sequence[str], odd: str) -> None:
 
 def delimiter_hint(names: Sequence[str], option: str = "delimiter") -> str:
     """Return the end of a message, if a header was read by another delimiter than its own."""
-    return next((f"; give {option} {other!r}" for other in ";\t" if any(other in name for name in names)), "")
+    return next((f"; give {option} {other!r}" for other in ";\t|" if any(other in name for name in names)), "")
 
 
 def check_columns(name: str, columns: Sequence[str], names: Sequence[str], hint: str = "") -> None:

@@ -247,6 +247,7 @@ class File(Source):
         super().__init__("", form, most)
         self._columns = None if columns is None else columns_from(columns)
         self._shard = None if shard is None else shard_from(shard)
+        self._of_csv = {"delimiter": delimiter, "escape": escape}
         self._delimiter = _character("delimiter", delimiter)
         self._escape = _character("escape", escape)
         self._encoding = None if encoding is None else codec_from(encoding)
@@ -369,6 +370,9 @@ class File(Source):
         return self.form
 
     def _check_columns(self) -> None:
+        given = next((name for name, value in self._of_csv.items() if value is not None), None)
+        if given is not None and self.form not in (None, "csv"):
+            raise ConfigError(f"{given}: {self.name} is {self.form}, and only CSV has one", field=given)
         other = next((name for name in self._columns or () if name != "text"), None)
         if self.form == "text" and other is not None:
             raise ConfigError(f"columns: a line of text has the field 'text' alone, not {other!r:.60}", field="columns")

@@ -137,6 +137,9 @@ class HeldJournal:
                 raise
             reason = "it is a link; give the file itself" if error.errno == errno.ELOOP else error.strerror
             raise ConfigError(f"journal: {error.filename or journal.path}: {reason}", field="journal") from error
+        except BaseException:  # a signal between taking and holding
+            lease.give_back()
+            raise
 
     @classmethod
     def look_into(cls, path: str | os.PathLike[str]) -> HeldJournal:
