@@ -97,7 +97,7 @@ def _run(options: MapOptions, source: Source) -> int:
 
 
 class _Ended(BaseException):
-    """A signal before the first row, or after the last one: files are closed, and a lease given back."""
+    """A signal before the first row or after the last: files are closed, a lease is given back."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
