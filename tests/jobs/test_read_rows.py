@@ -1,14 +1,18 @@
 """``read_rows``: forms, encodings, gzip, pipes, files that are refused, and what a map makes of an unusable row."""
 
 import asyncio
+import bz2
 import fcntl
 import gzip
 import io
+import json
+import lzma
 import os
 import termios
 import threading
 import tracemalloc
 
+import pyarrow
 import pytest
 
 from batchclient import BatchClient, ConfigError
@@ -93,6 +97,50 @@ def test_damaged_gzip_ends_the_reading_with_its_reason(tmp_path):
             list(read_rows(path))
 
 
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pyarrow.Codec("zstd").compress(data, asbytes=True),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_what_is_packed_is_known_by_its_bytes_and_its_end_is_looked_for(tmp_path, ending):
+    for name, content in (("in.csv", TABLE), ("in.jsonl", JSONL)):
+        packed = PACKERS[ending](content.encode())
+        for path in (tmp_path / f"{name}.{ending}", tmp_path / name):
+            path.write_bytes(packed)
+            assert list(read_rows(path)) == ROWS
+        assert list(read_rows(Slow(packed, 1), format=name[3:])) == ROWS
+    (tmp_path / "cut").write_bytes(packed[:-6])
+    with pytest.raises(OSError, match="(early|damaged)"):
+        list(read_rows(tmp_path / "cut", format="jsonl"))
+    (tmp_path / "in.txt").write_text("BZh is no bzip2\n")
+    assert list(read_rows(tmp_path / "in.txt")) == [{"text": "BZh is no bzip2"}]
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.csv.gz", "in.jsonl.xz", "folder"])
+def test_the_number_of_rows_is_estimated_by_the_bytes(tmp_path, name):
+    rows = [{"id": str(number), "text": os.urandom(20 + number % 9).hex()} for number in range(40_000)]
+    if name == "folder":
+        (tmp_path / name).mkdir()
+    for number in range(4 if name == "folder" else 1):
+        path = tmp_path / (f"folder/{number}.csv.gz" if name == "folder" else name)
+        part = rows[number * 10_000 :][:10_000] if name == "folder" else rows
+        lines = ["id,text\n", *(f"{row['id']},{row['text']}\n" for row in part)]
+        if "jsonl" in name:
+            lines = [json.dumps(row) + "\n" for row in part]
+        pack = PACKERS.get(path.suffix[1:], bytes)
+        path.write_bytes(pack("".join(lines).encode()))
+    with open_source(tmp_path / name) as source:
+        source.first()
+        assert source.expected() is None
+        estimates = [source.estimated() for number, _ in enumerate(source.read(), 1) if number % 4000 == 0]
+    assert all(36_000 < each < 46_000 for each in estimates)
+    assert estimates[-1] == 40_000
+
+
 def test_what_follows_gzip_is_refused_behind_the_rows_but_for_zeros(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(gzip.compress(JSONL.encode()) + b"\0" * 100)
     assert list(read_rows(tmp_path / "in.jsonl")) == ROWS
@@ -132,7 +180,6 @@ def test_the_first_bytes_tell_where_a_pipe_gives_one_at_a_time(tmp_path):
         ("in.jsonl", '[\n{"a": 1}]', {"shard": "1/2"}, None, "it is a JSON array"),
         ("in.json", '{\n "a": 1\n}', {}, None, "its JSON goes over several lines: jq -c . makes JSONL of it"),
         ("in", "PK\x03\x04", {}, None, "it is a zip archive or a spreadsheet: unpack it, or save it as CSV"),
-        ("in.jsonl", "BZh9", {}, None, "it is packed by bzip2: unpack it first"),
         ("in.jsonl", "", {"format": "xml"}, "format", "format: one of jsonl, text, csv, parquet, arrow, not 'xml'"),
         ("in.jsonl", "", {"columns": "a"}, "columns", "columns: a list of names, not 'a'"),
         ("in.jsonl", "", {"columns": ["a", "a"]}, "columns", "columns: 'a' comes twice"),

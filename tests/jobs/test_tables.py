@@ -212,7 +212,7 @@ def test_what_is_damaged_or_cannot_be_sought_says_so(files, tmp_path):
             assert list(read_rows(packed)) == list(read_rows(Slow(whole, 999))) == ROWS
             continue
         for source in (packed, Slow(whole, 999)):
-            with pytest.raises(ConfigError, match="need a plain file, no gzip and no pipe"):
+            with pytest.raises(ConfigError, match="need a plain file, not packed, no pipe"):
                 list(read_rows(source))
 
 

@@ -247,7 +247,8 @@ def _make_job(
     shown = not options.quiet and not (options.output == "-" and sys.stdout.isatty())
     total: Callable[[], int | None] = lambda: None  # noqa: E731
     if shown or options.metrics is not None:
-        total = _InThread(source.expected)
+        counted = _InThread(source.expected)
+        total = lambda: source.estimated() if (known := counted()) is None else known  # noqa: E731
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
     audit = None if options.audit is None else Audit(client, options.audit, call_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)

@@ -62,7 +62,7 @@ def enqueue(
     *,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[IN]", help="JSONL, CSV with a header, or text; also gzipped. - is stdin."),
+        typer.Argument(metavar="[IN]", help="JSONL, CSV with a header, or text; also packed. - is stdin."),
     ] = None,
     redis: RedisUrl = REDIS,
     stream: StreamName = STREAM,

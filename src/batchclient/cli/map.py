@@ -218,10 +218,10 @@ def map_rows(
 ) -> int:
     """Make one call per row of IN and write each row with its answer.
 
-    IN is JSONL, CSV or TSV with a header, text with a document per line, each also gzipped, or
-    Parquet or Arrow; a folder or a pattern of these, such as 'data/*.parquet'; or a URL. --prompt
-    makes the prompts. Without it each row is a request: messages, prompt, conversations, or a line
-    of an OpenAI Batch file.
+    IN is JSONL, CSV or TSV with a header, text with a document per line, each also packed by gzip,
+    bzip2, xz or zstd, or Parquet or Arrow; a folder or a pattern of these, such as
+    'data/*.parquet'; or a URL. --prompt makes the prompts. Without it each row is a request:
+    messages, prompt, conversations, or a line of an OpenAI Batch file.
 
     A row of OUT has the fields of its row of IN, an id, and completion,
     finish_reason and usage, or error. With --call embed it has embedding and usage instead, with

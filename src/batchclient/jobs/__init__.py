@@ -1,4 +1,4 @@
-"""Files of rows: ``read_rows`` reads JSONL, text and CSV, also gzipped, Parquet and Arrow.
+"""Files of rows: ``read_rows`` reads JSONL, text and CSV, also packed, Parquet and Arrow.
 
 Rules:
 - Nothing is read whole: memory does not grow with the file.

@@ -1,22 +1,33 @@
-"""Files of bytes as the readers take them: given by a user, packed by gzip, in another encoding."""
+"""Files of bytes as the readers take them: given by a user, packed, in another encoding."""
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import errno
 import gzip
 import io
+import lzma
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from batchclient._maps.arrow import pyarrow_for
 from batchclient.errors import ConfigError
 
-__all__ = ["CHUNK_BYTES", "Bytes", "Chunks", "codec_from", "recoded", "unpacked"]
+__all__ = ["CHUNK_BYTES", "Bytes", "Chunks", "Packed", "codec_from", "packed_by", "recoded"]
 
 CHUNK_BYTES = 256 * 1024
 Bytes: TypeAlias = "io.BufferedReader[Any]"
 
+_PACKED = {
+    "gzip": rb"\x1f\x8b",
+    "bzip2": rb"BZh[1-9](1AY&|\x17rE8)",
+    "xz": rb"\xfd7zXZ\0",
+    "zstd": rb"\x28\xb5\x2f\xfd",
+}
+"""How files begin that are packed."""
 _NO_TEXT = "batchclient.no-text"
 """Puts a lone surrogate, which UTF-8 does not have, in place of bytes that are no text."""
 codecs.register_error(_NO_TEXT, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
@@ -50,19 +61,64 @@ def _buffered(take: Callable[[int], bytes]) -> Bytes:
     return io.BufferedReader(Chunks(take), CHUNK_BYTES)
 
 
-def unpacked(file: Bytes) -> Bytes:
-    """Return what gzip has packed, as soon as it is there."""
-    packed = gzip.GzipFile(fileobj=Chunks(file.read1), mode="rb")
+def packed_by(start: bytes) -> str | None:
+    """Return what has packed a file that begins so; ``None``: nothing has."""
+    return next((name for name, begins in _PACKED.items() if re.match(begins, start)), None)
 
-    def take(size: int) -> bytes:
+
+class Packed:
+    """What is in a packed file, as soon as it is there.
+
+    Args:
+        file: the packed one.
+        by: what has packed it.
+
+    Attributes:
+        file: what is in it.
+        read, made: bytes of both files, so far.
+
+    Raises:
+        ConfigError: it is zstd, and pyarrow is not installed.
+    """
+
+    def __init__(self, file: Bytes, by: str) -> None:
+        self.read = self.made = 0
+        self._packed = file
+        self._by = by
+        self._source: Any = _OPEN[by](Chunks(self._read))
+        self.file: Bytes = _buffered(self._make)
+
+    def __repr__(self) -> str:
+        return f"<Packed by {self._by}: {self.read} bytes read>"
+
+    def _read(self, size: int) -> bytes:
+        data = self._packed.read1(size)
+        self.read += len(data)
+        return data
+
+    def _make(self, size: int) -> bytes:
         try:
-            return packed.read1(size)
+            data: bytes = self._source.read1(size)
         except EOFError:
-            raise OSError(errno.EIO, "the gzip data ends early") from None
-        except (gzip.BadGzipFile, zlib.error):
-            raise OSError(errno.EIO, "the gzip data is damaged") from None
+            raise OSError(errno.EIO, f"the {self._by} data ends early") from None
+        except (ValueError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise OSError(errno.EIO, f"the {self._by} data is damaged") from None
+        self.made += len(data)
+        return data
 
-    return _buffered(take)
+
+def _open_zstd(file: io.RawIOBase) -> Any:
+    return pyarrow_for("a file packed by zstd").input_stream(file, compression="zstd")
+
+
+_OPEN: dict[str, Callable[[Any], Any]] = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+    "zstd": _open_zstd,
+}
 
 
 def recoded(file: Bytes, encoding: str) -> Bytes:

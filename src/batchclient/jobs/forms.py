@@ -19,6 +19,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from batchclient._maps.fields import encode
@@ -65,7 +66,8 @@ def form_of(path: str, form: OutputForm | None = None) -> OutputForm:
     Raises:
         ConfigError: the ending is that of another form, or of a form that is not packed.
     """
-    ending = ending_of(path)
+    ending, last = ending_of(path), Path(path.lower()).suffix
+    ending = last if last in _OTHERS and last != ".gz" else ending
     told = form or _FORMS.get(ending)
     if told is None and (ending in _OTHERS or is_packed(path)):
         forms = ", ".join(get_args(OutputForm))

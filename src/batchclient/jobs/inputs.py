@@ -142,6 +142,8 @@ class _Files(Source):
             several = ", ".join(f"{each} is {told or 'of no form'}" for told, each in forms.items())
             raise ConfigError(f"format: the files of {name} have several forms: {several}", field="format")
         self.is_regular = open_at is None
+        self._place = 0
+        self._sizes: list[int] = []
         if open_at is None:
             told = []
             for path in self._paths:
@@ -150,6 +152,7 @@ class _Files(Source):
                     if not stat.S_ISREG(status.st_mode):
                         raise OSError(errno.EINVAL, "it is no regular file")
                 told.append((path, status.st_size, status.st_mtime_ns))
+            self._sizes = [size for _, size, _ in told]
             self.stamp = [os.path.realpath(name), hashlib.sha256(repr(told).encode()).hexdigest()]
 
     def expected(self) -> int | None:
@@ -164,6 +167,13 @@ class _Files(Source):
                 return None
             total += known
         return total if self._most is None else min(total, self._most)
+
+    @property
+    def share(self) -> float | None:
+        if not self._sizes or self._file is None:
+            return None
+        done, now = self._sizes[: self._place], self._sizes[self._place]
+        return (sum(done) + now * (self._file.share or 0.0)) / max(1, sum(self._sizes))
 
     def reads(self, path: str) -> bool:
         real, of_input = os.path.realpath(path), os.path.realpath(self.name)
@@ -191,6 +201,7 @@ class _Files(Source):
         kinds = OSError if self._open_at is None else Exception
         for place, path in enumerate(self._paths):
             name = "" if self._folder is None else self._name_of(path)
+            self._place = place
             with _said(name if place else "", kinds), self._opened(place) as self._file:
                 self._file.first()  # by which the form is known, and a table's columns; also if it has no row
                 if self.form not in (None, self._file.form) and self._file.form is not None:

@@ -40,7 +40,7 @@ def read_rows(
     escape: str | None = None,
     encoding: str | None = None,
 ) -> Iterable[Row]:
-    r"""Read a file of rows: JSONL, text, CSV or TSV, also gzipped; Parquet or Arrow; or several.
+    r"""Read a file of rows: JSONL, text, CSV or TSV, also packed; Parquet or Arrow; or several.
 
     The rows are for ``batch_map`` and ``stream_map``, or for a loop of your own:
 
@@ -59,7 +59,8 @@ def read_rows(
         format: ``"jsonl"`` (an object per line), ``"text"`` (a line is a row with one field,
             ``text``), ``"csv"`` (with a header; values are texts, and ``None`` where a field is
             empty), ``"parquet"`` or ``"arrow"`` (by pyarrow, extra ``data``). By default the first
-            bytes or the ending decide, also before ``.gz``; then the first line.
+            bytes or the ending decide, also before ``.gz`` or that of bzip2, xz or zstd; then the
+            first line.
         columns: the fields of a row. A row without one of them is unusable; a table must have them
             all, and of Parquet only they are read. By default a row has the fields that are there.
         shard: the part of the file to read, ``"0/8"`` to ``"7/8"`` or ``(0, 8)`` to ``(7, 8)``. The

@@ -3,7 +3,8 @@
 Rules:
 - Nothing is read whole. A regular file is read as rows are asked for. A pipe or a terminal, where a
   read may take for ever, is read in a thread, and so holds up no answer.
-- The first bytes tell gzip, Parquet, Arrow and UTF-16, whatever the file's name. Without a form and
+- The first bytes tell gzip, bzip2, xz, zstd, Parquet, Arrow and UTF-16, whatever the file's name.
+  Without a form and
   an ending the first line tells JSONL from text.
 - The shards of a file are disjoint, and together they are the file. Plain JSONL and text are cut
   into ranges of bytes at line ends, Parquet and files of Arrow into ranges of rows. Others are cut
@@ -32,7 +33,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from batchclient._client.parts import shard_from
 from batchclient._maps.arrow import INDEX
 from batchclient.errors import ConfigError
-from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, codec_from, recoded, unpacked
+from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, Packed, codec_from, packed_by, recoded
 from batchclient.jobs.columnar import count_of_parquet, rows_of_arrow, rows_of_parquet
 from batchclient.jobs.csv_rows import check_columns, distinct, rows_of_csv
 from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
@@ -46,18 +47,13 @@ ENDINGS: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
 }  # fmt: skip
 _TABLES: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
-_GZIP = b"\x1f\x8b"
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
 """Of UTF-32 first: its mark begins as the one of UTF-16 does."""
-_PACKED = {
-    b"BZh": "packed by bzip2: unpack it first",
-    b"\xfd7zXZ\0": "packed by xz: unpack it first",
-    b"\x28\xb5\x2f\xfd": "packed by zstd: unpack it first",
-    b"PK\x03\x04": "a zip archive or a spreadsheet: unpack it, or save it as CSV",
-}
+_ZIP = b"PK\x03\x04"
+_PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
 _ROWS_AHEAD, _LOADED_AHEAD = 256, 8
@@ -101,7 +97,8 @@ class Source:
         self._ahead = _ROWS_AHEAD
         self._seen: list[Row] = []
         self._file: Any = None  # whatever is open
-        self._rows: Iterator[Row] = islice(self._read(), most)
+        self._made = 0
+        self._rows: Iterator[Row] = self._counted(islice(self._read(), most))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.taken} rows>"
@@ -169,6 +166,22 @@ class Source:
         It is told after ``first``.
         """
         raise NotImplementedError
+
+    def estimated(self) -> int | None:
+        """Return about how many rows there are, by the share of the bytes that the rows so far have."""
+        share = self.share
+        told = None if not share else max(self._made, round(self._made / share))
+        return told if told is None or self._most is None else min(told, self._most)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the input's bytes that was read; ``None``: it is not known."""
+        return None
+
+    def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._made += 1
+            yield row
 
     def reads(self, path: str) -> bool:
         """Return whether a new file of this name would be a part of the input."""
@@ -262,6 +275,8 @@ class File(Source):
             self._file = Chunks(getattr(given, "read1", given.read))
             self._given = given
         self._reader: Bytes | None = None
+        self._packed: Packed | None = None
+        self._taken_bytes = 0
         self._wanted = wanted
         self._reserved = frozenset(reserved)
 
@@ -290,6 +305,19 @@ class File(Source):
             known = _lines_in(self._path, *self._part, self._most)
         return known if known is None or self._most is None else min(known, self._most)
 
+    @property
+    def share(self) -> float | None:
+        status, packed = self.status, self._packed
+        if status is None or not self._taken_bytes:
+            return None
+        all_bytes = status.st_size if packed is None else packed.made * status.st_size / max(packed.read, 1)
+        return min(1.0, self._taken_bytes / all_bytes)
+
+    def _lines(self, file: Bytes) -> Iterator[bytes | None]:
+        for line in lines_of(file):
+            self._taken_bytes += 0 if line is None else len(line)
+            yield line
+
     # Bytes to rows -------------------------------------------------------------------------------------------------
 
     def _read(self) -> Iterator[Row]:
@@ -302,14 +330,16 @@ class File(Source):
         # Kept: the file would be closed with it, and is closed by ``__exit__``.
         raw = self._file if self.is_regular else Chunks(self._file.read)
         self._reader = file = io.BufferedReader(raw, CHUNK_BYTES)
-        is_packed = file.peek(2).startswith(_GZIP)
-        if is_packed:
-            file = unpacked(file)
         start = file.peek(8)
+        by = packed_by(start)
+        if by is not None:
+            self._packed = Packed(file, by)
+            file = self._packed.file
+            start = file.peek(8)
         self._settle_form(start)
         if self.form == "parquet" or (self.form == "arrow" and start.startswith(b"ARROW1")):
-            if is_packed or not _is_seekable(self._given):
-                raise ConfigError(f"{self.name}: Parquet and Arrow's file form need a plain file, no gzip and no pipe")
+            if by or not _is_seekable(self._given):
+                raise ConfigError(f"{self.name}: Parquet and Arrow's file form need a plain file, not packed, no pipe")
             if self.form == "parquet":
                 return rows_of_parquet(self._table(), self._choose, self._shard)
             return rows_of_arrow(self._table(), self._choose, self._shard, is_stream=False)
@@ -325,10 +355,10 @@ class File(Source):
             file = recoded(file, encoding)
         if self.form == "csv":
             return self._hashed(
-                rows_of_csv(self.name, lines_of(file), self._delimiter, self._escape, self._columns or ())
+                rows_of_csv(self.name, self._lines(file), self._delimiter, self._escape, self._columns or ())
             )
-        if self._path is None or self.status is None or is_packed or encoding != "utf-8":
-            return self._hashed(rows_of_lines(lines_of(file), self._settle))
+        if self._path is None or self.status is None or by or encoding != "utf-8":
+            return self._hashed(rows_of_lines(self._lines(file), self._settle))
         return self._of_range(file, self.status.st_size)
 
     def _settle_form(self, start: bytes) -> None:
@@ -337,9 +367,9 @@ class File(Source):
         if ending in (".tsv", ".tab"):
             self._delimiter = self._delimiter or "\t"
         if self.form is None:
-            packed = next((told for magic, told in _PACKED.items() if start.startswith(magic)), None)
-            if packed is not None:
-                raise ConfigError(f"{self.name}: it is {packed}")
+            if start.startswith(_ZIP):
+                why = "it is a zip archive or a spreadsheet: unpack it, or save it as CSV"
+                raise ConfigError(f"{self.name}: {why}")
             told = next((form for magic, form in _TABLES.items() if start.startswith(magic)), None)
             self.form = told or ENDINGS.get(ending)
         self._check_columns()
@@ -433,7 +463,8 @@ def _without(row: Row, reserved: frozenset[str]) -> Row:
 
 def ending_of(name: str) -> str:
     """Return the ending that tells the form of a file, in small letters."""
-    return Path(name.lower().removesuffix(".gz")).suffix
+    path = Path(name.lower())
+    return (path.with_suffix("") if path.suffix in _PACKED_ENDINGS else path).suffix
 
 
 def _is_seekable(file: Any) -> bool:
