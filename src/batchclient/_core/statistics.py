@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from batchclient._core.histograms import Histogram, Observations
 from batchclient._core.lane import Lane
@@ -12,14 +13,9 @@ from batchclient._core.messages import Adjustment, Request
 from batchclient.errors import BatchClientError
 from batchclient.health import Health, no_answers
 
-__all__ = [
-    "Counters",
-    "EndpointStatistics",
-    "LaneStatistics",
-    "Statistics",
-    "by_priority",
-    "by_tenant",
-]
+__all__ = ["Counters", "EndpointStatistics", "LaneStatistics", "Statistics"]
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +95,24 @@ class LaneStatistics:
     oldest_since: float | None = None
 
 
-def by_priority(lanes: Iterable[Lane], arrivals: Mapping[Lane, float]) -> dict[int, LaneStatistics]:
-    """Sum lanes by class, the highest first."""
-    groups: dict[int, list[Lane]] = {}
+def _summed(
+    lanes: Iterable[Lane], of: Callable[[Lane], _Key], arrivals: Mapping[Lane, float]
+) -> dict[_Key, LaneStatistics]:
+    """Sum lanes by what ``of`` returns of them."""
+    groups: dict[_Key, list[Lane]] = {}
     for lane in lanes:
-        groups.setdefault(lane.priority, []).append(lane)
-    return {priority: _sum(groups[priority], arrivals) for priority in sorted(groups, reverse=True)}
-
-
-def by_tenant(lanes: Iterable[Lane], arrivals: Mapping[Lane, float]) -> dict[str, LaneStatistics]:
-    """Sum lanes by tenant; calls without a tenant are left out."""
-    groups: dict[str, list[Lane]] = {}
-    for lane in lanes:
-        if lane.account.tenant is not None:
-            groups.setdefault(lane.account.tenant, []).append(lane)
-    return {tenant: _sum(group, arrivals) for tenant, group in groups.items()}
-
-
-def _sum(lanes: list[Lane], arrivals: Mapping[Lane, float]) -> LaneStatistics:
-    return LaneStatistics(
-        queued=sum(lane.queued for lane in lanes),
-        waiting=sum(lane.waiting for lane in lanes),
-        in_flight=sum(lane.in_flight for lane in lanes),
-        prompt_tokens=sum(lane.prompt_tokens for lane in lanes),
-        completion_tokens=sum(lane.completion_tokens for lane in lanes),
-        oldest_since=min((arrivals[lane] for lane in lanes if lane in arrivals), default=None),
-    )
+        groups.setdefault(of(lane), []).append(lane)
+    return {
+        key: LaneStatistics(
+            queued=sum(lane.queued for lane in group),
+            waiting=sum(lane.waiting for lane in group),
+            in_flight=sum(lane.in_flight for lane in group),
+            prompt_tokens=sum(lane.prompt_tokens for lane in group),
+            completion_tokens=sum(lane.completion_tokens for lane in group),
+            oldest_since=min((arrivals[lane] for lane in group if lane in arrivals), default=None),
+        )
+        for key, group in groups.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +251,8 @@ class Counters:
     ) -> Statistics:
         """Freeze the counts, together with the present load."""
         lanes = list(lanes)
+        by_class = sorted(lanes, key=lambda lane: -lane.priority)
+        of_tenants = (lane for lane in lanes if lane.account.tenant is not None)
         return Statistics(
             queued=queued,
             waiting=waiting,
@@ -275,8 +265,8 @@ class Counters:
             alone=dict(self.observed.alone),
             endpoints=endpoints,
             adjustments=tuple(adjustments),
-            priorities=by_priority(lanes, arrivals),
-            tenants=by_tenant(lanes, arrivals),
+            priorities=_summed(by_class, lambda lane: lane.priority, arrivals),
+            tenants=_summed(of_tenants, lambda lane: lane.account.tenant or "", arrivals),
             histograms=self.observed.snapshot(),
             outcomes=dict(self.observed.outcomes),
             tokens=dict(self.observed.tokens),

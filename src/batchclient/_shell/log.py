@@ -127,16 +127,9 @@ def log(
 
 
 class Recent:
-    """Which events had a record lately.
+    """Which events had a record lately."""
 
-    Args:
-        every_s: the time in which an event of an endpoint has one record, seconds.
-    """
-
-    __slots__ = ("_every_s", "_known")
-
-    def __init__(self, every_s: float = _EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._known: dict[tuple[str, object], tuple[float, int]] = {}
         """By event and endpoint: the time of the last record, and how many were left out since."""
 
@@ -150,11 +143,11 @@ class Recent:
         """
         key = (name, endpoint)
         last = self._known.get(key)
-        if last is not None and now - last[0] < self._every_s:
+        if last is not None and now - last[0] < _EVERY_S:
             self._known[key] = last[0], last[1] + 1
             return None
         if len(self._known) >= _MOST_KEYS:
-            self._known = {key: each for key, each in self._known.items() if now - each[0] < self._every_s}
+            self._known = {key: each for key, each in self._known.items() if now - each[0] < _EVERY_S}
         self._known[key] = now, 0
         return 0 if last is None else last[1]
 
