@@ -199,13 +199,13 @@ def test_metrics_are_served(work, plain):
     page = wait_for(lambda: counted in (text := urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()) and text)
     assert 'batchclient_calls_total{outcome="succeeded"} 1.0' in page
     numbers = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("batchclient_worker_"))
-    # Redis 6.2 tells no lag.
-    lag = {"batchclient_worker_lag"} if "lag" in plain.xinfo_groups(STREAM)[0] else set()
-    assert numbers.keys() == lag | {
+    assert numbers['batchclient_worker_message_duration_seconds_count{outcome="results"}'] == "1"
+    assert {name for name in numbers if "duration" not in name} == {
         *(
             f'batchclient_worker_messages_total{{outcome="{word}"}}'
             for word in ("results", "dead", "left", "released", "lost")
         ),
+        "batchclient_worker_lag",
         "batchclient_worker_pending",
         "batchclient_worker_lease_renewals_total",
     }

@@ -332,13 +332,17 @@ async def test_a_worker_holds_no_more_than_its_look_ahead(shared_server):
         assert bench.upstream.most <= 16
 
 
-async def test_the_default_look_ahead_is_twice_the_limit(shared_server):
-    async with bench_on(shared_server) as bench:
+@pytest.mark.parametrize(("kinds", "queued"), [(1, 0), (2, 16)])
+async def test_the_default_look_ahead_is_twice_the_limit(shared_server, kinds, queued):
+    """As many calls are begun as may be in flight; where they cannot all share requests, all."""
+    async with bench_on(shared_server) as bench, bench.upstream.client() as client:
         prompts = [f"p{number}" for number in range(100)]
         bench.upstream.held = set(prompts)
-        await bench.add(*prompts)
-        worker, _ = await bench.start()
-        await wait_for(lambda: worker.statistics().held == 32)
+        for number, prompt in enumerate(prompts):
+            await bench.redis.xadd(STREAM, {"body": f'{{"prompt": "{prompt}", "max_tokens": {1 + number % kinds}}}'})
+        worker, _ = await bench.start(client=client)
+        await wait_for(lambda: worker.statistics().held == 32 and client.statistics().in_flight == 16)
+        await wait_for(lambda: client.statistics().queued == queued)
         assert bench.upstream.most == 16
 
 

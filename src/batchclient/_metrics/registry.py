@@ -180,6 +180,11 @@ def _worker_lag(view: View) -> Iterable[Sample]:
     return [] if worker is None or worker.lag is None else [((), worker.lag)]
 
 
+def _worker_durations(view: View) -> Iterable[Sample]:
+    worker = view.snapshot.worker
+    return [] if worker is None else [((outcome,), histogram) for outcome, histogram in worker.durations.items()]
+
+
 def _worker_renewals(view: View) -> Iterable[Sample]:
     worker = view.snapshot.worker
     return [] if worker is None else [((), worker.renewals)]
@@ -325,6 +330,10 @@ METRICS: tuple[Metric, ...] = (
         "worker_messages_total", "counter", "messages", ("outcome",),
         "Messages of a worker: results, dead letters, and those left to their lease, handed back or lost.",
         _worker_messages,
+    ),
+    Metric(
+        "worker_message_duration_seconds", "histogram", "seconds", ("outcome",),
+        "Time from the delivery of a message to its stored result or dead letter.", _worker_durations,
     ),
     Metric(
         "worker_pending", "gauge", "messages", (), "Messages that workers of the group have.", _worker_pending,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from batchclient._core.histograms import DURATIONS, Histogram, Recorder
 from batchclient.client import BatchClient
 
 __all__ = ["OUTCOMES", "Waiting", "WorkerCounts", "WorkerNumbers", "counts_of", "worker_numbers_of"]
@@ -33,11 +34,13 @@ class WorkerCounts:
         messages: how many messages ended, or were let go, by outcome.
         renewals: leases renewed.
         waiting: by stream and group.
+        durations: seconds from the delivery of a message to its stored outcome, by outcome.
     """
 
     messages: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     renewals: int = 0
     waiting: dict[tuple[str, str], Waiting] = field(default_factory=dict)
+    durations: dict[str, Recorder] = field(default_factory=lambda: {name: Recorder(DURATIONS) for name in OUTCOMES[:2]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,15 @@ class WorkerNumbers:
         pending: messages that any worker of their groups has.
         lag: messages that no worker has had; ``None``: not known.
         renewals: leases renewed.
+        durations: seconds from the delivery of a message to its stored outcome, of results and dead
+            letters.
     """
 
     messages: Mapping[str, int]
     pending: int
     lag: int | None
     renewals: int
+    durations: Mapping[str, Histogram]
 
 
 def counts_of(client: BatchClient) -> WorkerCounts:
@@ -72,6 +78,11 @@ def worker_numbers_of(client: BatchClient) -> WorkerNumbers | None:
         return None
     waiting = list(counts.waiting.values())
     lags = [each.lag for each in waiting if each.lag is not None]
+    durations = {outcome: recorder.snapshot() for outcome, recorder in counts.durations.items()}
     return WorkerNumbers(
-        dict(counts.messages), sum(each.pending for each in waiting), sum(lags) if lags else None, counts.renewals
+        dict(counts.messages),
+        sum(each.pending for each in waiting),
+        sum(lags) if lags else None,
+        counts.renewals,
+        durations,
     )

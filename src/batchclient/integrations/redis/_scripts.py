@@ -8,7 +8,6 @@ __all__ = ["FINISH", "FOREIGN", "HAND_BACK", "LEAVE", "MOVE_LIST", "RENEW", "RET
 _IS_FIRST = "own == 1"
 _IS_NO_STREAM = "kind ~= 'stream' and kind ~= 'none'"
 _IS_OWN = "#redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, ARGV[2]) == 1"
-_AS_BEFORE = "math.max(0, each[4] - 1)"
 _MOST_TEXTS = "4000"
 """Names and values that a dead letter keeps of its message: Lua hands on 8,000 values at most."""
 FOREIGN = 2
@@ -118,21 +117,21 @@ return lost
 
 HAND_BACK = (
     """
--- KEYS: stream   ARGV: group, consumer, idle ms, entries
+-- KEYS: stream   ARGV: group, consumer, idle ms, then entries, each with its number of deliveries
 local given = 0
-for place = 4, #ARGV do
-  local each = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[place], ARGV[place], 1, ARGV[2])[1]
-  if each then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, each[1], 'IDLE', ARGV[3], 'RETRYCOUNT', """
-    + _AS_BEFORE
-    + """, 'JUSTID')
+for place = 4, #ARGV, 2 do
+  local entry = ARGV[place]
+  if """
+    + _IS_OWN
+    + """ then
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry, 'IDLE', ARGV[3], 'RETRYCOUNT', ARGV[place + 1], 'JUSTID')
     given = given + 1
   end
 end
 return given
 """
 )
-"""Lets the leases of a consumer's messages run out, as if the messages had not been delivered."""
+"""Lets the leases of a consumer's messages run out, for any worker to take them at once."""
 
 LEAVE = """
 -- KEYS: stream   ARGV: group, consumer

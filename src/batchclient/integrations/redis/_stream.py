@@ -187,7 +187,7 @@ class WorkerStream:
         Raises:
             ConfigError: the key of dead letters or results holds something else.
         """
-        back = [outcome.entry for outcome in outcomes if outcome.form == "back"]
+        back = [(outcome.entry, int(outcome.texts[0])) for outcome in outcomes if outcome.form == "back"]
         if back:
             await self.hand_back(back)
         keys = list(self._keys.streams.values())
@@ -208,13 +208,18 @@ class WorkerStream:
             raise
         return [1 if outcome.form == "back" else next(done) for outcome in outcomes]
 
-    async def hand_back(self, entries: Sequence[str]) -> int:
-        """Let others take messages of this consumer at once; return how many."""
+    async def hand_back(self, entries: Sequence[tuple[str, int]]) -> int:
+        """Let others take messages of this consumer at once; return how many.
+
+        Args:
+            entries: each with its number of deliveries from then on.
+        """
         total = 0
-        args = [self._group, self._consumer, str(2 * self._lease_ms)]
         for start in range(0, len(entries), _TOGETHER):
-            some = [*args, *entries[start : start + _TOGETHER]]
-            total += int(await self._hand_back(keys=[self._stream], args=some))
+            args: list[str | int] = [self._group, self._consumer, 2 * self._lease_ms]
+            for pair in entries[start : start + _TOGETHER]:
+                args += pair
+            total += int(await self._hand_back(keys=[self._stream], args=args))
         return total
 
     # The group -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ Rules:
   held: memory does not grow with the queue.
 - No more calls are begun than the client's servers may have in flight. The other messages wait in
   line, so that time limits begin with the sending, and a stop hands those messages back at once.
+  Of messages with different parameters twice as many are begun: a request has calls of one kind,
+  and a client that sees too few calls at a time makes small requests.
 - Reading, storing and renewing are three tasks. None waits for another's turn, and each bears a
   Redis that is away: calls under way go on, and their outcomes are kept until Redis is back.
 - A lease is renewed every third of its time. A message that is another worker's by now is given up.
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any
@@ -67,7 +69,7 @@ _LAST_TRIES_S = 5.0
 class _Held:
     """A message that the worker has, from its delivery to its outcome."""
 
-    __slots__ = ("began_at", "deliveries", "entry", "is_ended", "message", "since", "size", "task")
+    __slots__ = ("began_at", "deliveries", "entry", "is_ended", "kind", "message", "since", "size", "task")
     message: Message
 
     def __init__(self, entry: str, deliveries: int, size: int, since: float) -> None:
@@ -77,6 +79,8 @@ class _Held:
         """Bytes of its body."""
         self.since = since
         """When it was delivered, by the event loop's clock."""
+        self.kind: tuple[str, str | None, str] | None = None
+        """What its call has in common with others that may share a request."""
         self.began_at = 0.0
         self.task: asyncio.Task[None] | None = None
         """Its call, once it has begun."""
@@ -172,6 +176,8 @@ class Worker:
         self._held: dict[str, _Held] = {}
         self._held_bytes = 0
         self._line = _Line()
+        self._kinds: Counter[tuple[str, str | None, str]] = Counter()
+        """The messages held, by kind."""
         self._calls = 0
         """Calls under way."""
         self._limit = 1
@@ -281,7 +287,8 @@ class Worker:
 
         async def hand_back() -> None:
             if messages:
-                self._count("released", await self._stream.hand_back([held.entry for held in messages]))
+                before = [(held.entry, held.deliveries - 1) for held in messages]
+                self._count("released", await self._stream.hand_back(before))
             if and_leave:
                 await self._stream.leave()
 
@@ -381,10 +388,12 @@ class Worker:
         try:
             if times > self._options.max_deliveries:
                 raise TooManyDeliveries(f"delivered {times} times without an outcome")
-            held.message = read_message(entry, fields)
+            held.message = message = read_message(entry, fields)
         except Exception as error:  # else the next worker would end by the same message
             self._end_dead(held, error)
         else:
+            held.kind = message.call, message.model, repr(message.params)
+            self._kinds[held.kind] += 1
             self._line.put(held)
 
     # Calls -----------------------------------------------------------------------------------------------------------
@@ -395,7 +404,8 @@ class Worker:
             return
         self._look()
         loop = asyncio.get_running_loop()
-        while self._calls < self._limit and (held := self._line.take()) is not None:
+        most = self._limit if len(self._kinds) < 2 else 2 * self._limit
+        while self._calls < most and (held := self._line.take()) is not None:
             self._calls += 1
             held.began_at = loop.time()
             held.task = loop.create_task(self._answer(held))
@@ -448,12 +458,12 @@ class Worker:
             log("servers_ill", "call after call fails (%s): one message at a time is tried", name, reason=name)
             # Another worker may have better servers.
             while (waiting := self._line.take()) is not None:
-                self._put(waiting, Outcome(waiting.entry, "back"))
+                self._put_back(waiting)
         match action:
             case Action.DEAD_LETTER:
                 self._end_dead(held, error)
             case Action.RELEASE:
-                self._put(held, Outcome(held.entry, "back"))
+                self._put_back(held)
             case Action.LEAVE:
                 self._count("left")
                 self._drop(held)
@@ -496,6 +506,9 @@ class Worker:
         self._has_outcomes.set()
         self._has_none.clear()
 
+    def _put_back(self, held: _Held) -> None:
+        self._put(held, Outcome(held.entry, "back", (str(held.deliveries - 1),)))
+
     async def _store(self) -> None:
         """Store outcomes in groups: what has come while the group before was stored."""
         while True:
@@ -523,7 +536,9 @@ class Worker:
         if outcome.form == "back":
             self._count("released")
         elif ended:
-            self._count("dead" if outcome.form == "dead" else "results")
+            name = "dead" if outcome.form == "dead" else "results"
+            self._count(name)
+            self._of_client.durations[name].observe(asyncio.get_running_loop().time() - held.since)
         else:
             self._count("lost")
         self._drop(held)
@@ -533,6 +548,10 @@ class Worker:
         held.is_ended = True
         if self._held.pop(held.entry, None) is not None:
             self._held_bytes -= held.size
+            if held.kind is not None:
+                self._kinds[held.kind] -= 1
+                if not self._kinds[held.kind]:
+                    del self._kinds[held.kind]
         self._changed.set()
 
     def _count(self, outcome: str, count: int = 1) -> None:
