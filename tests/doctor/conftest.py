@@ -1,17 +1,22 @@
-"""Visits in virtual time: a simulated server, or pages as they were recorded."""
+"""Examinations in virtual time: a simulated server, or pages as they were recorded."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-
-from batchclient._doctor.diagnosis import diagnose
-from batchclient._doctor.visit import Patient, visit
-from batchclient.simulator import SimulatedServer, SimulatorTransport
 from tests.guises import GUISES
+from tests.seams import connected
 from tests.shell.scripted import Answer, Reply
+
+from batchclient import Backoff, ReadTimedOut
+from batchclient._doctor.examination import Target, examine
+from batchclient._doctor.report import report_on
+from batchclient._shell.pages import read_page
+from batchclient.simulator import SimulatedServer, SimulatorTransport
+from batchclient.transport import Timeouts
 
 URL = "http://llm:8000/v1"
 WIRE = Path(__file__).parents[1] / "wire"
@@ -31,7 +36,8 @@ class Watched:
         if request.method == "POST":
             self.bodies.append(json.loads(request.body))
         if path in self.pages:
-            return answer(*self.pages[path], self.headers)
+            status, body, *own = self.pages[path]
+            return answer(status, body, {**self.headers, **(own[0] if own else {})})
         if self.transport is None:
             return answer(404, b'{"detail":"Not Found"}', self.headers)
         reply = await self.transport.send(request, timeouts)
@@ -49,6 +55,26 @@ class Watched:
     def requests(self):
         return [path for method, path in self.asked if method == "POST"]
 
+    @property
+    def prompts(self):
+        """The number of prompts of each request."""
+        told = [body.get("prompt", body.get("text", "")) for body in self.bodies]
+        return [len(each) if isinstance(each, list) else 1 for each in told]
+
+
+class Below:
+    """The same server, for requests below another path."""
+
+    def __init__(self, transport, prefix):
+        self.transport, self.prefix = transport, prefix
+
+    async def send(self, request, timeouts):
+        path = request.path if request.from_root else self.prefix + request.path
+        return await self.transport.send(replace(request, path=path, from_root=True), timeouts)
+
+    async def aclose(self):
+        pass
+
 
 def answer(status, body, headers):
     kind = "text/html" if body[:1] == b"<" else "application/json" if body[:1] in b"{[" else "text/plain"
@@ -56,23 +82,41 @@ def answer(status, body, headers):
 
 
 def see(transport, url=URL, **given):
-    """Visit a server in virtual time, and return the diagnosis."""
+    """Examine a server in virtual time, and return the report."""
+
+    def connect(its):
+        way = transport if its == url else Below(transport, "/v1")
+        ways = {"calls": lambda _: way, "detection": lambda _: way, "metrics": lambda _: Below(transport, "")}
+        key = "sk-canary" if given.get("has_key") else None
+        arguments = {
+            "model": given.get("model"),
+            "api_key": key,
+            "retry": Backoff(max_attempts=1),
+            "trusts_lists": False,
+        }
+        return connected(its, **ways, asks_first=True, **arguments)
+
+    async def fetch(request):
+        try:
+            return await read_page(transport, request, Timeouts(read_s=10.0), 10.0, 10.0)
+        except TimeoutError:
+            raise ReadTimedOut("no whole page within 10 s") from None
 
     async def story():
-        return diagnose(await visit(Patient(url, url, transport, **given)))
+        return report_on(await examine(Target(url, url, connect, fetch, **given)))
 
     return trio.run(story, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.fixture
 def look():
-    """Visit a simulated server; return the diagnosis and the watched transport."""
+    """Examine a simulated server; return the report and the watched transport."""
 
-    def run(profile="gpu", *, pages=None, headers=None, prefix="/v1", url=URL, patient=None, **options):
+    def run(profile="gpu", *, pages=None, headers=None, prefix="/v1", url=URL, target=None, **options):
         guise = options.pop("guise", "vllm")
         server = SimulatedServer(profile, guise=GUISES[guise] if isinstance(guise, str) else guise, **options)
         transport = Watched(SimulatorTransport(server, prefix=prefix), pages, headers, prefix)
-        return see(transport, url, **(patient or {})), transport
+        return see(transport, url, **(target or {})), transport
 
     return run
 
@@ -85,5 +129,5 @@ def recorded(name):
     return page["status"], page["body_text"].encode()
 
 
-def ids(diagnosis):
-    return [finding.id for finding in diagnosis.findings]
+def ids(report):
+    return [finding.id for finding in report.findings]

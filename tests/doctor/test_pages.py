@@ -5,12 +5,24 @@ import json
 import pytest
 
 from batchclient._doctor.facts import Facts
-from batchclient._doctor.pages import busy_slots, queue_in, read_arguments, read_metrics
-from batchclient._doctor.way import is_inside, proxies_in
+from batchclient._doctor.pages import proxies_in, queue_in, read_arguments, read_metrics
+from batchclient.dialects._metrics import parse_metrics
 
 from .conftest import recorded
 
-VLLM, SGLANG, TGI, LLAMACPP = (Facts("u", kind) for kind in ("vllm", "sglang", "tgi", "llamacpp"))
+VLLM, SGLANG, TGI, LLAMACPP = KINDS = ("vllm", "sglang", "tgi", "llamacpp")
+
+
+def told(kind, metrics=b"", arguments=b""):
+    """The facts of pages."""
+    facts = Facts("u", kind)
+    read_arguments(facts, arguments)
+    read_metrics(facts, metrics)
+    return facts
+
+
+def queue_on(text):
+    return queue_in(parse_metrics(text, "tiny"), text)
 
 
 def page(name):
@@ -18,28 +30,25 @@ def page(name):
 
 
 def test_vllms_recorded_page():
-    facts = read_metrics(VLLM, page("vllm/metrics_after.txt"), "tiny")
-    assert facts.tells_load
+    facts = told(VLLM, page("vllm/metrics_after.txt"))
     assert facts.prefix_caching is True
     assert facts.kv_tokens == 262_144
     assert facts.kv_share is None  # the size was given in bytes, which leaves the share without effect
     assert (facts.served, facts.longest) == (48, 200 + 1000)
     assert facts.mean_len == pytest.approx((5972 + 28_800) / 48)
-    assert facts.preempted == 0
-    assert facts.others == 0
 
 
 def test_a_queue_on_vllms_recorded_page():
-    queue = queue_in(page("vllm/metrics_busy.txt"), "tiny")
+    queue = queue_on(page("vllm/metrics_busy.txt"))
     assert queue is not None
     assert (queue.running, queue.waiting) == (8, 32)
     assert queue.kv_usage < 0.5
-    assert queue_in(page("vllm/metrics_idle.txt"), "tiny") is None
+    assert queue_on(page("vllm/metrics_idle.txt")) is None
 
 
 def test_sequences_that_wait_for_something_else_than_room_are_no_queue():
     text = page("vllm/metrics_busy.txt").replace(b'reason="capacity"} 32.0', b'reason="capacity"} 0.0')
-    assert queue_in(text.replace(b'reason="deferred"} 0.0', b'reason="deferred"} 32.0'), "tiny") is None
+    assert queue_on(text.replace(b'reason="deferred"} 0.0', b'reason="deferred"} 32.0')) is None
 
 
 def test_vllms_share_of_the_memory_where_nothing_else_is_given():
@@ -47,11 +56,11 @@ def test_vllms_share_of_the_memory_where_nothing_else_is_given():
 vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0",gpu_memory_utilization="0.5",num_gpu_blocks="1000"} 1.0
 vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="1",gpu_memory_utilization="0.5",num_gpu_blocks="1000"} 1.0
 """
-    facts = read_metrics(VLLM, text, None)
+    facts = told(VLLM, text)
     assert (facts.kv_share, facts.kv_tokens, facts.prefix_caching) == (0.5, 32_000, False)
     given = text.replace(b"num_gpu_blocks=", b'num_gpu_blocks_override="1000",num_gpu_blocks=')
-    assert read_metrics(VLLM, given, None).kv_share is None
-    assert read_metrics(VLLM, text.replace(b'"1000"', b'"None"', 1), None).kv_tokens is None
+    assert told(VLLM, given).kv_share is None
+    assert told(VLLM, text.replace(b'"1000"', b'"None"', 1)).kv_tokens is None
 
 
 def test_a_last_bucket_with_values_leaves_the_longest_open():
@@ -64,17 +73,15 @@ vllm:request_generation_tokens_bucket{le="10.0"} 6
 vllm:request_generation_tokens_count 6
 vllm:request_generation_tokens_sum 30
 """
-    facts = read_metrics(VLLM, text, None)
+    facts = told(VLLM, text)
     assert (facts.served, facts.longest, facts.mean_len) == (6, None, 1005.0)
 
 
 def test_llamacpps_recorded_page():
-    facts = read_metrics(LLAMACPP, page("llamacpp/metrics.txt"), "tiny")
-    assert facts.tells_load
+    facts = told(LLAMACPP, page("llamacpp/metrics.txt"))
     assert facts.longest == 2047
     assert facts.served == (2150 + 472) // 2047
     assert facts.mean_len is None
-    assert busy_slots(page("llamacpp/slots.json")) == 0
 
 
 def test_sglangs_counters():
@@ -84,7 +91,7 @@ sglang:num_requests_total{is_streaming="false"} 40
 sglang:prompt_tokens_total 5000
 sglang:generation_tokens_total 5000
 """
-    facts = read_metrics(SGLANG, text, None)
+    facts = told(SGLANG, text)
     assert (facts.served, facts.mean_len, facts.longest) == (100, 100.0, None)
 
 
@@ -97,7 +104,7 @@ tgi_request_generated_tokens_bucket{le="81.92"} 200
 tgi_request_generated_tokens_count 200
 tgi_request_generated_tokens_sum 2000
 """
-    facts = read_metrics(TGI, text, None)
+    facts = told(TGI, text)
     assert (facts.served, facts.longest, facts.mean_len) == (200, 122, 30.0)
 
 
@@ -109,16 +116,16 @@ def test_sglangs_arguments():
         "disable_radix_cache": True,
         "api_key": "canary",
     }
-    facts = read_arguments(SGLANG, json.dumps(info).encode())
+    facts = told(SGLANG, arguments=json.dumps(info).encode())
     assert (facts.slots, facts.kv_tokens, facts.kv_share, facts.prefix_caching) == (256, 131_072, 0.85, False)
     assert "canary" not in repr(facts)
 
 
 def test_vllms_configuration_in_development_mode():
     config = {"scheduler_config": {"max_num_seqs": 64}, "cache_config": {"enable_prefix_caching": False}}
-    facts = read_arguments(VLLM, json.dumps({"vllm_config": config, "vllm_env": {"X": "canary"}}).encode())
+    facts = told(VLLM, arguments=json.dumps({"vllm_config": config, "vllm_env": {"X": "canary"}}).encode())
     assert (facts.slots, facts.prefix_caching) == (64, False)
-    assert read_arguments(VLLM, json.dumps({"vllm_config": "model='tiny', …"}).encode()) == VLLM
+    assert told(VLLM, arguments=json.dumps({"vllm_config": "model='tiny', …"}).encode()) == Facts("u", VLLM)
 
 
 @pytest.mark.parametrize(
@@ -135,16 +142,10 @@ def test_vllms_configuration_in_development_mode():
         b"x{ 1",
     ],
 )
-@pytest.mark.parametrize("facts", [VLLM, SGLANG, TGI, LLAMACPP], ids=lambda facts: facts.kind)
-def test_any_bytes_are_read(facts, text):
-    read = read_arguments(read_metrics(facts, text, "m"), text)
-    assert read == Facts("u", facts.kind, tells_load=False)
-    assert queue_in(text, "m") is None
-    assert busy_slots(text) is None
-
-
-def test_a_metrics_page_of_another_program_tells_no_load():
-    assert read_metrics(VLLM, b"go_goroutines 7\n", None).tells_load is False
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_bytes_are_read(kind, text):
+    assert told(kind, text, text) == Facts("u", kind)
+    assert queue_on(text) is None
 
 
 @pytest.mark.parametrize(
@@ -159,19 +160,3 @@ def test_a_metrics_page_of_another_program_tells_no_load():
 )
 def test_a_proxy_is_seen_by_its_headers(headers, signs):
     assert proxies_in(headers) == signs
-
-
-@pytest.mark.parametrize(
-    ("url", "inside"),
-    [
-        ("https://127.0.0.1:8000/v1", True),
-        ("https://10.1.2.3/v1", True),
-        ("https://[::1]:8000/v1", True),
-        ("https://vllm:8000/v1", True),
-        ("https://vllm.default.svc.cluster.local/v1", True),
-        ("https://8.8.8.8/v1", False),
-        ("https://api.example.com/v1", False),
-    ],
-)
-def test_a_private_address_is_inside(url, inside):
-    assert is_inside(url) is inside

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from tests.live.fixtures import LiveServer
 
-OF_THIS_MACHINE = {"client-bound"}
-"""It may be busy with other tests."""
-
 
 def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
     """The status and the diagnosis."""
@@ -23,7 +20,7 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def findings(told: dict[str, Any]) -> set[str]:
-    return {finding["id"] for finding in told["findings"]} - OF_THIS_MACHINE
+    return {finding["id"] for finding in told["findings"]}
 
 
 @pytest.mark.vllm
@@ -63,5 +60,5 @@ def test_a_llama_server(llamacpp_server: LiveServer) -> None:
 @pytest.mark.transformers
 def test_a_server_without_lists_and_without_metrics(transformers_server: LiveServer) -> None:
     status, told = doctor(transformers_server.base_url, "--model", transformers_server.model)
-    assert status == 1
-    assert findings(told) == {"lists-refused", "no-metrics"}
+    # Nobody can change what this server is; whether it takes lists is for calls to find out.
+    assert (status, findings(told)) == (0, {"no-metrics"})

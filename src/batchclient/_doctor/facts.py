@@ -1,11 +1,11 @@
-"""The facts that a visit brings: each is ``None`` where nobody has told or seen it."""
+"""The facts about a server: each is ``None`` where nobody has told or seen it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Facts", "Fault", "Lists", "Queue", "Weight"]
+__all__ = ["Facts", "Finding", "Queue", "Weight"]
 
 _MANY = 100
 """Requests from which lengths may be judged."""
@@ -20,36 +20,25 @@ class Weight(IntEnum):
     """Calls fail."""
 
 
-class Lists(IntEnum):
-    """How a server takes a list of prompts."""
-
-    REFUSED = 0
-    SOME_ANSWERED = 1
-    """Some prompts of a list have no answer."""
-    OVER_BOUND = 2
-    """The server's queue takes fewer prompts than the list has: 429 or 503, also when idle."""
-    PLAIN = 3
-    """A list is answered, but not as a stream."""
-    TAKEN = 4
-    UNTRIED = 5
-    """Such a server takes none, and a list may kill it."""
-
-
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """Why calls fail.
+class Finding:
+    """A fault of a server, or of the way to the server.
 
     Args:
         id: a short name, for programs.
-        sentence: the reason.
-        setting: the way out.
-        seen: on which the fault rests.
+        weight: how much the finding matters.
+        sentence: the fault.
+        setting: the setting to change.
+        seen: on which the finding rests.
+        of_server: whether the setting is the server's: its owner would change it.
     """
 
     id: str
+    weight: Weight
     sentence: str
     setting: str
     seen: str
+    of_server: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,46 +56,38 @@ class Queue:
     kv_usage: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Facts:
     """The facts about a server.
 
     Args:
         url: as it may be shown.
-        kind: the name of the server's dialect; ``"openai"``: any other server with OpenAI's API.
+        kind: the client's name of the server; ``"openai"``: any other server with OpenAI's API.
         server: name and version; ``None``: no known server.
-        models: the names of the base models.
-        model: the model of the trials.
+        models: the names of what is served.
+        model: the model of the calls.
         fault: why calls fail; ``None``: they do not.
+        proxies: names of headers that proxies add, with their values where these say no more.
         lacks_v1: whether the URL lacks the ``/v1`` at which the server was found.
-        lacks_own_route: whether the server's own route for completions is missing, and OpenAI's is
-            there.
+        needs_model: whether calls must name a model, and none was given.
         max_len: the model's length, prompt and answer together, tokens.
         slots: sequences run at once.
         kv_tokens: the size of the KV cache.
         kv_share: the share of the GPU's memory that the server may use.
         prefix_caching: whether the beginnings of prompts are cached.
-        list_cap: prompts per request.
         tells_load: whether the metrics page tells the load.
         served: requests finished so far.
         longest: tokens which no request so far has exceeded, prompt and answer together.
         mean_len: tokens of a request on the mean.
         preempted: sequences that lost their place in the KV cache so far.
         queue: a queue of equal numbers on two pages.
-        others: sequences of others that ran or waited when the visit began.
-        is_crowded: whether a small call had no answer in time while others used the server.
-        proxies: names of headers that proxies add, with their values where these say no more.
-        tls_inside: whether the way to a private address is encrypted.
-        streams: whether a streamed call was answered as a stream.
-        events: events of the streamed call.
-        tokens: tokens of the streamed call.
-        lists: how a list of prompts was taken.
-        list_size: prompts in the list.
-        refusal: the server's words about the list, or why none was tried.
+        others: sequences of others that ran or waited when the examination began.
+        calls: what the server answers: ``"completion"``, ``"chat"`` or ``"embedding"``.
+        event_per_token: whether a streamed answer had an event per token, though fewer were asked
+            for.
+        list_cap: prompts per request.
+        refusal: why no list is answered; empty: lists are.
         serial: how often a list was seen to be served one prompt after the other.
-        held_back: whether streams came in one piece at their end.
-        without_completions: the kind of call that the server has instead of completions.
-        core_share: the share of a core that this process gets.
     """
 
     url: str
@@ -114,15 +95,15 @@ class Facts:
     server: str | None = None
     models: tuple[str, ...] = ()
     model: str | None = None
-    fault: Fault | None = None
+    fault: Finding | None = None
+    proxies: tuple[str, ...] = ()
     lacks_v1: bool = False
-    lacks_own_route: bool = False
+    needs_model: bool = False
     max_len: int | None = None
     slots: int | None = None
     kv_tokens: int | None = None
     kv_share: float | None = None
     prefix_caching: bool | None = None
-    list_cap: int | None = None
     tells_load: bool | None = None
     served: int | None = None
     longest: int | None = None
@@ -130,19 +111,11 @@ class Facts:
     preempted: int | None = None
     queue: Queue | None = None
     others: int | None = None
-    is_crowded: bool = False
-    proxies: tuple[str, ...] = ()
-    tls_inside: bool | None = None
-    streams: bool | None = None
-    events: int | None = None
-    tokens: int | None = None
-    lists: Lists | None = None
-    list_size: int | None = None
-    refusal: str = ""
+    calls: str | None = None
+    event_per_token: bool | None = None
+    list_cap: int | None = None
+    refusal: str | None = None
     serial: int | None = None
-    held_back: bool | None = None
-    without_completions: str | None = None
-    core_share: float | None = None
 
     @property
     def longest_of_many(self) -> int | None:

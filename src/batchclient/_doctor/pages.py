@@ -1,9 +1,9 @@
-"""The facts told by a server's pages, beyond those that every client reads.
+"""The facts told by a server's pages, beyond those that the client reads.
 
 Rules:
 - Any bytes give facts or none, never an exception. Nothing is guessed from a page that is half
   right.
-- Only numbers and flags are taken: pages of arguments may hold a server's key, and slots prompts.
+- Only numbers and flags are taken: pages of arguments may hold a server's key.
 
 Sources:
 - vLLM 0.32: ``vllm:cache_config_info``, whose labels are the fields of ``CacheConfig``, and the
@@ -15,6 +15,8 @@ Sources:
 - TGI: the histograms ``tgi_request_input_length`` and ``tgi_request_generated_tokens``
   (``docs/source/reference/metrics.md``).
 - llama.cpp: ``llamacpp:n_tokens_max`` is the longest sequence so far, prompt and answer together.
+- Headers that no LLM server sends tell of a proxy. Of ``Server`` the product's name is shown, of
+  the other headers the name alone: a value may hold an address.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
+from batchclient import ServerLoad
 from batchclient._doctor.facts import Facts, Queue
-from batchclient.dialects._metrics import parse_metrics
 
-__all__ = ["Sample", "busy_slots", "queue_in", "read_arguments", "read_metrics", "samples_in"]
+__all__ = ["Sample", "proxies_in", "queue_in", "read_arguments", "read_metrics", "samples_in"]
 
 _SAMPLE = re.compile(
     r"^([A-Za-z_:][A-Za-z0-9_:]{0,200})(?:\{([^\n]{0,8192})\})?[ \t]{1,8}([0-9.eE+-]{1,32})(?=\s|\Z)", re.MULTILINE
@@ -42,6 +44,17 @@ _LENGTHS = {
 }
 """By server: the histograms of requests' lengths, prompts and answers."""
 _LARGEST = 1 << 50
+_PRODUCTS = frozenset(
+    {"nginx", "openresty", "envoy", "istio-envoy", "cloudflare", "caddy", "traefik", "haproxy", "kong", "apache"}
+    | {"awselb", "varnish", "litellm", "google frontend", "gws"}
+)
+"""Named by ``Server``. vLLM, SGLang and trtllm-serve send ``uvicorn``, llama-server ``llama.cpp``,
+TGI and TEI none.
+"""
+_HEADERS = (
+    "via", "x-envoy-upstream-service-time", "x-kong-proxy-latency", "x-litellm-version", "x-litellm-call-id", "cf-ray",
+    "x-amz-cf-id", "x-amzn-trace-id", "x-served-by", "x-cache", "x-traefik-router",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +65,44 @@ class Sample:
     value: float
 
 
+def proxies_in(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the signs of proxies among a reply's headers, whose names are in lower case."""
+    product = headers.get("server", "").partition("/")[0].strip().lower()
+    found = [f"server: {product}"] if product in _PRODUCTS else []
+    return tuple(found + [name for name in _HEADERS if name in headers])
+
+
 def samples_in(page: bytes) -> dict[str, list[Sample]]:
     """Return the samples of a metrics page by name; values other than finite numbers are left out."""
     found: dict[str, list[Sample]] = {}
     for name, labels, text in _SAMPLE.findall(page.decode("utf-8", "replace").replace("\r\n", "\n")):
-        try:
-            value = float(text)
-        except ValueError:
-            continue
-        if math.isfinite(value):
+        value = _number(text)
+        if value is not None:
             found.setdefault(name, []).append(Sample(dict(_LABEL.findall(labels)), value))
     return found
 
 
-def read_metrics(facts: Facts, page: bytes, model: str | None) -> Facts:
-    """Return the facts with those of a metrics page."""
-    load = parse_metrics(page, model)
-    facts = replace(facts, tells_load=load is not None)
-    if load is not None:
-        if load.running is not None or load.waiting is not None:
-            facts = replace(facts, others=int((load.running or 0) + (load.waiting or 0)))
-        if load.preemptions is not None:
-            facts = replace(facts, preempted=int(load.preemptions))
+def read_metrics(facts: Facts, page: bytes) -> None:
+    """Take in the facts of a metrics page."""
     found = samples_in(page)
-    match facts.kind:
-        case "vllm":
-            facts = _vllm_cache(facts, found.get("vllm:cache_config_info", []))
-        case "llamacpp":
-            return _llamacpp(facts, found)
-        case "sglang":
-            return _sglang(facts, found)
-    names = _LENGTHS.get(facts.kind or "")
-    return facts if names is None else _lengths(facts, *(_histogram(found, name) for name in names))
+    if facts.kind == "llamacpp":
+        facts.longest = int(_total(found, "llamacpp:n_tokens_max") or 0) or None
+        tokens = _total(found, "llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total") or 0
+        # Requests are not counted: there were at least as many as the longest would make.
+        facts.served = None if facts.longest is None else int(tokens // facts.longest)
+    elif facts.kind == "sglang":
+        served = _total(found, "sglang:num_requests_total")
+        generated = _total(found, "sglang:prompt_tokens_total", "sglang:generation_tokens_total")
+        if served and generated is not None:
+            facts.served, facts.mean_len = int(served), generated / served
+    elif facts.kind in _LENGTHS:
+        _read_lengths(facts, *(_histogram(found, name) for name in _LENGTHS[facts.kind]))
+    if facts.kind == "vllm" and (caches := found.get("vllm:cache_config_info")):
+        _read_caches(facts, [each.labels for each in caches])
 
 
-def queue_in(page: bytes, model: str | None) -> Queue | None:
-    """Return the queue told by a metrics page; ``None``: there is none, or it is not told."""
-    load = parse_metrics(page, model)
+def queue_in(load: ServerLoad | None, page: bytes) -> Queue | None:
+    """Return the queue of a load and its page; ``None``: there is none, or it is not told."""
     if load is None or load.running is None or not load.waiting or load.kv_usage_ratio is None:
         return None
     waiting = load.waiting
@@ -98,58 +112,33 @@ def queue_in(page: bytes, model: str | None) -> Queue | None:
     return Queue(int(load.running), int(waiting), load.kv_usage_ratio) if waiting else None
 
 
-def read_arguments(facts: Facts, page: bytes) -> Facts:
-    """Return the facts with those of a page of the server's arguments."""
-    told = _object(page)
-    match facts.kind:
-        case "sglang":
-            return replace(
-                facts,
-                slots=facts.slots or _count(told.get("max_running_requests")),
-                kv_tokens=_count(told.get("max_total_num_tokens")),
-                kv_share=_share(told.get("mem_fraction_static")),
-                prefix_caching=_not(told.get("disable_radix_cache")),
-            )
-        case "vllm":
-            config = _within(told, "vllm_config")
-            scheduler, cache = _within(config, "scheduler_config"), _within(config, "cache_config")
-            caching = cache.get("enable_prefix_caching")
-            return replace(
-                facts,
-                slots=facts.slots or _count(scheduler.get("max_num_seqs")),
-                prefix_caching=caching if isinstance(caching, bool) else facts.prefix_caching,
-            )
-    return facts
-
-
-def busy_slots(page: bytes) -> int | None:
-    """Return how many of llama.cpp's slots are at work; ``None``: not told."""
+def read_arguments(facts: Facts, page: bytes) -> None:
+    """Take in the facts of a page of the server's arguments."""
     try:
-        slots = from_json(page)
+        told = from_json(page)
     except ValueError:
-        return None
-    if not isinstance(slots, list):
-        return None
-    told = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)]
-    return told.count(True) if told and all(isinstance(each, bool) for each in told) else None
+        return
+    if facts.kind == "sglang":
+        facts.slots = facts.slots or _count(_at(told, "max_running_requests"))
+        facts.kv_tokens = _count(_at(told, "max_total_num_tokens"))
+        share, off = _at(told, "mem_fraction_static"), _at(told, "disable_radix_cache")
+        facts.kv_share = _share(share) if isinstance(share, int | float) else None
+        facts.prefix_caching = not off if isinstance(off, bool) else None
+    elif facts.kind == "vllm":
+        facts.slots = facts.slots or _count(_at(told, "vllm_config", "scheduler_config", "max_num_seqs"))
+        caching = _at(told, "vllm_config", "cache_config", "enable_prefix_caching")
+        facts.prefix_caching = caching if isinstance(caching, bool) else facts.prefix_caching
 
 
-def _vllm_cache(facts: Facts, samples: list[Sample]) -> Facts:
-    if not samples:
-        return facts
-    sizes = [_kv_tokens(each.labels) for each in samples]
-    labels = samples[0].labels
+def _read_caches(facts: Facts, caches: list[Mapping[str, str]]) -> None:
+    sizes = [_kv_tokens(labels) for labels in caches]
+    labels = caches[0]
     # A size that is given leaves the share of the memory without effect.
-    given = (
-        labels.get("kv_cache_memory_bytes", "None") != "None" or labels.get("num_gpu_blocks_override", "None") != "None"
-    )
+    is_given = any(labels.get(name, "None") != "None" for name in ("kv_cache_memory_bytes", "num_gpu_blocks_override"))
+    facts.kv_tokens = sum(size for size in sizes if size is not None) if None not in sizes else None
+    facts.kv_share = None if is_given else _share(_number(labels.get("gpu_memory_utilization")))
     caching = {"True": True, "False": False}.get(labels.get("enable_prefix_caching", ""))
-    return replace(
-        facts,
-        kv_tokens=sum(size for size in sizes if size is not None) if None not in sizes else None,
-        kv_share=None if given else _share(_number(labels.get("gpu_memory_utilization"))),
-        prefix_caching=facts.prefix_caching if caching is None else caching,
-    )
+    facts.prefix_caching = facts.prefix_caching if caching is None else caching
 
 
 def _kv_tokens(labels: Mapping[str, str]) -> int | None:
@@ -160,31 +149,8 @@ def _kv_tokens(labels: Mapping[str, str]) -> int | None:
     return int(size) if size is not None and 0 < size < _LARGEST else None
 
 
-def _llamacpp(facts: Facts, found: Mapping[str, list[Sample]]) -> Facts:
-    longest = int(_total(found, "llamacpp:n_tokens_max") or 0)
-    if not longest:
-        return facts
-    tokens = (_total(found, "llamacpp:prompt_tokens_total") or 0) + (
-        _total(found, "llamacpp:tokens_predicted_total") or 0
-    )
-    # Requests are not counted: there were at least as many as the longest would make.
-    return replace(facts, longest=longest, served=int(tokens / longest))
-
-
-def _sglang(facts: Facts, found: Mapping[str, list[Sample]]) -> Facts:
-    served = _total(found, "sglang:num_requests_total")
-    prompts, answers = (_total(found, f"sglang:{name}_tokens_total") for name in ("prompt", "generation"))
-    if not served or prompts is None or answers is None:
-        return facts
-    return replace(facts, served=int(served), mean_len=(prompts + answers) / served)
-
-
-@dataclass(frozen=True, slots=True)
-class _Histogram:
-    count: float
-    total: float
-    most: float | None
-    """A bound that no value exceeds; ``None``: the last bucket has values."""
+_Histogram = tuple[float, float, float | None]
+"""Count, sum, and a bound that no value exceeds; ``None``: the last bucket has values."""
 
 
 def _histogram(found: Mapping[str, list[Sample]], name: str) -> _Histogram | None:
@@ -196,34 +162,26 @@ def _histogram(found: Mapping[str, list[Sample]], name: str) -> _Histogram | Non
         bound = _number(each.labels.get("le"))
         if bound is not None:
             by_bound[bound] = by_bound.get(bound, 0.0) + each.value
-    most = min((bound for bound, below in by_bound.items() if below >= count), default=None)
-    return _Histogram(count, total, most)
+    return count, total, min((bound for bound, below in by_bound.items() if below >= count), default=None)
 
 
-def _lengths(facts: Facts, prompts: _Histogram | None, answers: _Histogram | None) -> Facts:
+def _read_lengths(facts: Facts, prompts: _Histogram | None, answers: _Histogram | None) -> None:
     if prompts is None or answers is None:
-        return facts
-    longest = None if prompts.most is None or answers.most is None else int(prompts.most + answers.most)
-    mean = prompts.total / prompts.count + answers.total / answers.count
-    return replace(facts, served=int(min(prompts.count, answers.count)), longest=longest, mean_len=mean)
+        return
+    facts.longest = None if prompts[2] is None or answers[2] is None else int(prompts[2] + answers[2])
+    facts.served = int(min(prompts[0], answers[0]))
+    facts.mean_len = prompts[1] / prompts[0] + answers[1] / answers[0]
 
 
-def _total(found: Mapping[str, list[Sample]], name: str) -> float | None:
-    samples = found.get(name)
-    return None if not samples else sum(each.value for each in samples)
+def _total(found: Mapping[str, list[Sample]], *names: str) -> float | None:
+    samples = [each.value for name in names for each in found.get(name, ())]
+    return sum(samples) if samples else None
 
 
-def _object(page: bytes) -> dict[str, Any]:
-    try:
-        told = from_json(page)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _within(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = told.get(name)
-    return part if isinstance(part, dict) else {}
+def _at(told: Any, *names: str) -> Any:
+    for name in names:
+        told = told.get(name) if isinstance(told, dict) else None
+    return told
 
 
 def _number(text: str | None) -> float | None:
@@ -238,9 +196,5 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 < value < _LARGEST else None
 
 
-def _share(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1 else None
-
-
-def _not(value: object) -> bool | None:
-    return not value if isinstance(value, bool) else None
+def _share(value: float | None) -> float | None:
+    return float(value) if value is not None and not isinstance(value, bool) and 0 < value <= 1 else None

@@ -19,7 +19,7 @@ from typing import Any
 from batchclient._shell.log import EVENTS, LEFT_OUT
 from batchclient.cli._words import printable, write_stderr
 
-__all__ = ["JsonLines", "TextLines", "form_in", "log_to_stderr", "passed_through"]
+__all__ = ["JsonLines", "TextLines", "form_in", "log_to_stderr", "passed_through", "unwritten"]
 
 _OPTION = "--log-format"
 _pass: Callable[..., None] = write_stderr
@@ -97,6 +97,17 @@ def log_to_stderr(form: str) -> Iterator[None]:
         library.setLevel(before[0])
         library.handlers = before[1]
         command.setLevel(before[2])
+
+
+@contextmanager
+def unwritten() -> Iterator[None]:
+    """Write no record of the library: the command itself says what is wrong."""
+    library = logging.getLogger("batchclient")
+    before, library.handlers = library.handlers, [logging.NullHandler()]
+    try:
+        yield
+    finally:
+        library.handlers = before
 
 
 @contextmanager

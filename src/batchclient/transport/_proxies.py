@@ -15,7 +15,7 @@ from typing import Any
 from batchclient.errors import ConfigError
 from batchclient.transport._libraries import library
 
-__all__ = ["proxy_for", "proxy_secrets"]
+__all__ = ["proxy_for", "proxy_secrets", "proxy_variable"]
 
 _SOCKS = ("socks5", "socks5h")
 
@@ -43,6 +43,12 @@ def proxy_for(base_url: str, backend: str | None) -> Any:
     if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
         raise _refused(variable, f"is a SOCKS proxy: pip install '{http.__name__}[socks]'")
     return proxy
+
+
+def proxy_variable(base_url: str) -> str | None:
+    """Return the variable that names the environment's proxy for a server, heeded or not."""
+    variable, given = _named(base_url)
+    return None if given is None else variable
 
 
 def proxy_secrets(base_urls: Sequence[str], backend: str | None) -> tuple[str, ...]:
