@@ -178,7 +178,6 @@ class CheckedTelemetry(Checked):
     """A ``Telemetry`` with all its values."""
 
     tracer_provider: Any = None
-    trace_rows: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.01
     client_name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @model_validator(mode="after")

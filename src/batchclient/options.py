@@ -182,8 +182,6 @@ class Telemetry(_Group):
 
     Args:
         tracer_provider: makes the tracer; the global provider by default.
-        trace_rows: the share of a map's rows that have spans, 0 to 1. Where a span that records is
-            current when the map begins, all rows have. Other calls have spans as the sampler says.
         client_name: a name for the client, in every span.
 
     Raises:
@@ -193,7 +191,6 @@ class Telemetry(_Group):
     _name = "telemetry"
 
     tracer_provider: TracerProvider | None = None
-    trace_rows: float = 0.01
     client_name: str | None = None
 
 

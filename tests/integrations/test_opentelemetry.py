@@ -74,7 +74,7 @@ def test_it_is_the_child_of_the_span_of_our_request(way, name, counted, run):
     instrumentor = getattr(instrumentation, name)()
     instrumentor.instrument(tracer_provider=provider)
     try:
-        run(lambda: way(counted.base_url, telemetry=Telemetry(tracer_provider=provider, trace_rows=1.0)))
+        run(lambda: way(counted.base_url, telemetry=Telemetry(tracer_provider=provider)))
     finally:
         instrumentor.uninstrument()
     seen = spans.get_finished_spans()

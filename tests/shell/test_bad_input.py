@@ -181,7 +181,7 @@ WRONG_OF_KIND = {
     "one of": [CANARY, "curl", "drop", 7, ["vllm"]],
     "name": ["", 7, [CANARY]],
     "function": [CANARY, 7],
-    "object": [CANARY, 7, True, {"max_size": 3, "trace_rows": 1}, object()],
+    "object": [CANARY, 7, True, {"max_size": 3, "client_name": 1}, object()],
     "weights": [CANARY, [1], {"a": True}, {"a": "2"}, {"a": 0}, {"a": -1}, {"a": NAN}],
     "key": ["", f"{CANARY}\n", f" {CANARY}", f"{CANARY}é", CANARY.encode()],
     "headers": [
@@ -214,7 +214,7 @@ KINDS = {
         "connect_timeout_s": "positive", "read_timeout_s": "positive", "max_response_bytes": "count",
         "backend": "one of", "trust_env": "flag",
     },
-    Telemetry: {"tracer_provider": "object", "trace_rows": "share", "client_name": "name"},
+    Telemetry: {"tracer_provider": "object", "client_name": "name"},
     Server: {"url": "url", "api_key": "key", "headers": "headers"},
     Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
     TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},

@@ -1,4 +1,4 @@
-"""The spans of a test, in real time: they end in a thread."""
+"""The spans of a test."""
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider

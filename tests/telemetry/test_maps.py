@@ -1,10 +1,11 @@
-"""Of a map's rows a share has spans, chosen by their numbers; all rows, where a parent records."""
+"""A map's rows have spans as the sampler says, and are children of the span that was current at its begin."""
 
 import anyio
 import anyio.lowlevel
 import pytest
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from tests.shell.scripted import ScriptedTransport, echo, make_client
 
 from batchclient import SyncBatchClient, Telemetry
@@ -26,27 +27,14 @@ def rows_with_spans(seen):
     return [call.attributes[name.ROW_ID] for call in seen.calls]
 
 
-@pytest.mark.parametrize(
-    ("share", "at_least", "at_most"), [(0.01, 9, 11), (0.3, 298, 302), (0.0, 0, 0), (1.0, MANY, MANY)]
-)
-async def test_a_share_of_the_rows_has_spans_the_same_in_every_run(share, at_least, at_most, seen):
-    for _ in range(2):
-        async with make_client(ScriptedTransport(), telemetry=seen.telemetry(trace_rows=share)) as client:
-            await client.batch_map(documents(), "{id}", max_tokens=1)
-    rows = rows_with_spans(seen)
-    assert len(rows) == 2 * len(set(rows))
-    assert at_least <= len(set(rows)) <= at_most
+@pytest.mark.parametrize(("share", "rows"), [(0.0, 0), (1.0, 100)])
+async def test_rows_have_spans_as_the_sampler_says(share, rows, seen):
+    provider = TracerProvider(sampler=TraceIdRatioBased(share))
+    provider.add_span_processor(SimpleSpanProcessor(seen.exporter))
+    async with make_client(ScriptedTransport(), telemetry=Telemetry(tracer_provider=provider)) as client:
+        await client.batch_map(documents(100), "{id}", max_tokens=1)
+    assert len(rows_with_spans(seen)) == rows
     seen.check()
-
-
-async def test_the_rows_lie_evenly(seen):
-    """No part of the documents is left out, and no period of theirs is met."""
-    async with make_client(ScriptedTransport(), telemetry=seen.telemetry(trace_rows=0.1)) as client:
-        await client.batch_map(documents(), "{id}", max_tokens=1)
-    numbers = sorted(int(row.removeprefix("row ")) for row in rows_with_spans(seen))
-    gaps = [later - earlier for earlier, later in zip(numbers, numbers[1:], strict=False)]
-    assert max(gaps) < 20
-    assert len({number % 10 for number in numbers}) == 10
 
 
 @pytest.mark.parametrize("source", [documents, arriving], ids=["list", "async"])
@@ -89,24 +77,13 @@ async def test_maps_at_the_same_time_have_a_parent_each(seen):
         assert call.parent.span_id == parents[int(call.attributes[name.ROW_ID][0])]
 
 
-async def test_under_a_parent_that_does_not_record_the_share_has_none(seen):
+async def test_under_a_parent_that_does_not_record_no_row_has_a_span(seen):
     """The caller's sampler has dropped the trace."""
     provider = TracerProvider(sampler=ALWAYS_OFF)
     async with make_client(ScriptedTransport(), telemetry=seen.telemetry()) as client:
         with provider.get_tracer("mine").start_as_current_span("job"):
             await client.batch_map(documents(), "{id}", max_tokens=1)
     assert seen.all == ()
-
-
-async def test_calls_follow_the_sampler_and_no_share():
-    async with make_client(ScriptedTransport(), telemetry=Telemetry(trace_rows=0.0)) as client:
-        assert (await client.complete("p", max_tokens=1)).text
-
-
-async def test_calls_that_are_no_rows_have_spans_where_rows_have_none(seen):
-    async with make_client(ScriptedTransport(), telemetry=seen.telemetry(trace_rows=0.0)) as client:
-        await client.complete("p", max_tokens=1)
-    assert len(seen.calls) == 1
 
 
 def test_threads_hand_on_their_own_parents(seen):

@@ -197,8 +197,7 @@ def test_the_command_line_reads_the_variable_and_uses_the_global_provider(tmp_pa
                 assert not end.code, end.code
         """
     said = in_a_process(program, BATCHCLIENT_OTEL="1")
-    # One row in a hundred, the first.
-    assert said.count('"name": "text_completion m"') == 1
+    assert said.count('"name": "text_completion m"') == 2
     assert said.count('"name": "batchclient.request"') == 1
     assert in_a_process(program.replace("out.jsonl", "more.jsonl"), BATCHCLIENT_OTEL="0") == ""
 

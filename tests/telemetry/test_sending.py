@@ -166,10 +166,3 @@ async def test_without_telemetry_nothing_is_added(seen):
             await client.complete("p", max_tokens=5)
     assert headers_of(server.sent[0]) == {}
     assert [span.name for span in seen.all] == ["mine"]
-
-
-async def test_a_request_without_seen_calls_has_no_span_and_no_header(seen):
-    server = ScriptedTransport()
-    async with make_client(server, telemetry=seen.telemetry(trace_rows=0.0)) as client:
-        await client.batch_map(["a", "b"], "{}", max_tokens=5)
-    assert server.sent and not any(headers_of(sent) for sent in server.sent)

@@ -348,13 +348,6 @@ async def test_a_servers_name_and_a_server_that_joins(seen):
     ]
 
 
-async def test_requests_of_nobodys_are_none(seen):
-    """A request whose calls have no span that is seen has none."""
-    async with make_client(ScriptedTransport(), telemetry=seen.telemetry(trace_rows=0.0)) as client:
-        await client.batch_map(["a", "b"], "{}", max_tokens=5)
-    assert seen.all == ()
-
-
 def test_a_client_that_is_left_with_its_event_loop_ends_its_spans(seen):
     """Nobody cancels anything here: the loop is closed over the call."""
     server = ScriptedTransport(held=True)

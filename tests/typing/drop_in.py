@@ -21,7 +21,7 @@ clients = [
     AsyncOpenAI(api_key="k", base_url="http://a/v1", max_retries=4, timeout=30.0, default_headers={"x": "y"}),
     AsyncOpenAI(api_key=key, base_url=["http://a/v1", "http://b/v1"], labels=["x-user"], preset="throughput"),
     AsyncOpenAI(limit=AdaptiveLimit(max=64), batching=Batching(max_size=8), schedule=Schedule(order="deadline")),
-    AsyncOpenAI(telemetry=Telemetry(trace_rows=0.1, client_name="mine")),
+    AsyncOpenAI(telemetry=Telemetry(client_name="mine")),
     AsyncOpenAI(http=Http(read_timeout_s=5), http_client=httpx2.AsyncClient(), dialect="vllm"),
 ]
 blocking = OpenAI(api_key="k", organization="o", project="p", limit=3, http_client=httpx2.Client())

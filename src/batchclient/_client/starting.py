@@ -137,7 +137,7 @@ class Starting(Calling):
         self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
         self._leaving = []
         core = self._make_core()
-        tracing = None if self._settings.telemetry is None else self._make_tracing(core, backend)
+        tracing = None if self._settings.telemetry is None else self._make_tracing(core)
         make_runner: Callable[..., Runner] = Runner
         if self._settings.single_flight:
             make_runner = partial(SharingRunner, scheduler=core)
@@ -176,7 +176,7 @@ class Starting(Calling):
         settings.waits_out_refusals = self._connections.waits_out_refusals()
         return settings
 
-    def _make_tracing(self, core: Core, backend: Backend) -> TracedCore:
+    def _make_tracing(self, core: Core) -> TracedCore:
         from batchclient._telemetry.spans import Spans
         from batchclient._telemetry.traced import TracedCore
 
@@ -187,9 +187,7 @@ class Starting(Calling):
             Spans(telemetry.tracer_provider),
             [shown(url) for url, _ in self._endpoints],
             self._dialects.given,
-            telemetry.trace_rows,
             telemetry.client_name,
-            backend.call_soon_threadsafe,
         )
 
     async def _let_go(self, runner: Runner) -> None:

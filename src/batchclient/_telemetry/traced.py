@@ -9,11 +9,10 @@ Rules:
 - A request has one span, from ``SendBatch`` to its end, if any of its calls has a span that is
   seen. A request with one call is a child of the call's span. A request with several has a trace of
   its own. Either has a link to each of its calls; each call names the request's span.
-- Of a map's rows a share has spans, chosen by the row's number; all rows, under a parent that
-  records.
+- A map's rows are calls: their parent is the span that was current when the map began.
 - Times are the scheduler's, as in its histograms. A span's begin is read from the wall clock; its
   end is the begin and the scheduler's time between.
-- A fault here, or of a tracer, costs spans and nothing else.
+- A fault here, or of a tracer, costs spans and nothing else. It is told once, by its class.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import Context as Variables
-from functools import partial
+from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
-import anyio
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN
 
 from batchclient._core.messages import (
     Answered,
@@ -48,18 +45,17 @@ from batchclient._core.messages import (
     Submitted,
 )
 from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient._shell.log import log
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_row, of_shape
-from batchclient._telemetry.records import Call, Row, Sent
 from batchclient._telemetry.sending import enter
-from batchclient._telemetry.spans import Spans, holding, parent_of
+from batchclient._telemetry.spans import Spans, context_of, end, holding, links_to
 from batchclient.errors import CallAborted
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from batchclient._shell.fronts import Core
-    from batchclient._telemetry.ending import End
     from batchclient.errors import BatchClientError
 
 __all__ = ["TracedCore"]
@@ -69,11 +65,54 @@ _End = TypeVar("_End")
 
 _CANCELLED = "cancelled"
 _SHAPES_REMEMBERED = 1024
-_CLOSING_S = 1.0
-"""How long the end of a client waits for its spans to end, seconds."""
 _GOES_ON = frozenset({RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT})
-_GOLDEN, _WHOLE = 0x9E3779B97F4A7C15, 2**64
-"""Multiples of the golden ratio, without their whole parts, lie evenly, whatever the first is."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call under way whose span is seen.
+
+    Args:
+        span: the call's.
+        at: when the span began, nanoseconds.
+        facts: attributes of the call's last request; ``None``: none was sent.
+        queue_s: the time before the first request.
+        failed: of a failed attempt: the calls that went on, the server, the class of the error.
+    """
+
+    span: Span
+    at: int
+    facts: Attributes | None = None
+    queue_s: float = 0.0
+    failed: tuple[int, int, str] | None = None
+
+    def without_answer(self, error: str, attempts: int) -> Attributes:
+        """Return the last attributes of a call that has no answer."""
+        attributes = {**(self.facts or {}), name.ERROR: error}
+        if attempts > 1:
+            attributes[name.ATTEMPTS] = attempts
+        if self.facts is not None:
+            attributes[name.QUEUE_S] = self.queue_s
+        return attributes
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request under way, some of whose calls have spans.
+
+    Args:
+        current: the span for the time of the sending.
+        outgoing: what the server is told.
+        span: the request's; ``None``: no call's span is seen.
+        at: when the span began, nanoseconds.
+        facts: attributes of the request for its calls.
+    """
+
+    current: Span
+    outgoing: Context
+    span: Span | None = None
+    at: int = 0
+    facts: Attributes | None = None
 
 
 class TracedCore:
@@ -84,9 +123,7 @@ class TracedCore:
         spans: makes spans.
         names: the endpoints' base URLs as they may be shown.
         dialect: the name of the given dialect; ``None``: to be found out.
-        trace_rows: the share of a map's rows that have spans, 0 to 1.
         client_name: a name for the client, in every span.
-        wake_up: calls a function soon in the event loop, from any thread.
     """
 
     def __init__(
@@ -95,9 +132,7 @@ class TracedCore:
         spans: Spans,
         names: Sequence[str],
         dialect: str | None,
-        trace_rows: float,
         client_name: str | None,
-        wake_up: Callable[[Callable[[], None]], None],
     ) -> None:
         self._core = core
         self._handle = core.handle
@@ -109,17 +144,15 @@ class TracedCore:
         """Of the servers that have been found out."""
         self._addresses = dict(enumerate(map(of_address, names)))
         self._of_client: Attributes = {} if client_name is None else {name.CLIENT: client_name}
-        self._trace_below = int(trace_rows * _WHOLE)
-        self._wake_up = wake_up
+        self._said: set[str] = set()
         self._shapes: dict[Shape, tuple[str, Attributes]] = {}
-        self._calls: dict[Request, Call | Span] = {}
+        self._calls: dict[Request, _Call | Span] = {}
         """A bare span is one that nobody sees; the server is told of it."""
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, _Sent] = {}
         """By the batch's id."""
         self._caller: Callable[[], Variables | None] = lambda: None
         """Who has begun the map of the last row."""
         self._context = Context()
-        self._parent: Span = INVALID_SPAN
         self._now = 0.0
         self._answered: Batch | None = None
         """The batch of the present event, if answers came."""
@@ -135,9 +168,7 @@ class TracedCore:
 
     def __del__(self) -> None:
         # The event loop has ended over its calls, or the client was dropped.
-        self._spans.ending.may_start = False
-        self._guarded(self._end_all)
-        self._spans.ending.stop()
+        self._end_all()
 
     # The scheduler's contract ----------------------------------------------------------------------------------
 
@@ -192,11 +223,8 @@ class TracedCore:
     def begin(self, event: Submitted, now: float) -> None:
         """Begin the span of a call."""
         self._now = now
-        if now >= self._spans.rests_until:
-            try:
-                self._begin(event)
-            except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
-                self._say(error)
+        if now >= self._spans.none_until:
+            self._guarded(self._begin, event)
 
     def end_alone(self, request: Request, error: BatchClientError | None, now: float) -> None:
         """End the span of a call that ends before the generation which it shares."""
@@ -207,48 +235,34 @@ class TracedCore:
             self._guarded(self._watch, [Reject([(request, error)])])
 
     async def aclose(self) -> None:
-        """End what is left, and wait for the ends, a second at most."""
-        self._guarded(self._end_all)
-        ended = anyio.Event()
-        if self._spans.finish(partial(self._wake_up, ended.set)):
-            with anyio.move_on_after(_CLOSING_S, shield=True):
-                await ended.wait()
-            if not ended.is_set():
-                self._spans.say("a span processor is too slow, and is left with spans to end", "")
-        self._spans.ending.stop()
+        """End what is left."""
+        self._end_all()
 
-    def _guarded(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, function: Callable[..., None], *arguments: Any, **more: Any) -> None:
         try:
-            function(*arguments)
+            function(*arguments, **more)
         except (Exception, CancelledError) as error:  # spans are no reason for a call to fail
-            self._say(error)
-
-    def _say(self, error: BaseException) -> None:
-        self._spans.say("spans were lost", type(error).__name__)
+            kind = type(error).__name__
+            if kind not in self._said:
+                self._said.add(kind)
+                log("telemetry_failed", "telemetry: spans were lost: %s", kind, error=kind)
 
     # Calls -----------------------------------------------------------------------------------------------------
 
     def _begin(self, event: Submitted) -> None:
         request = event.request
+        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
         context: Context | None = None
-        row: Row | None = None
         if event.may_wait:
             row = request.waiter
             caller = row.caller
-            if caller is None:
-                return
-            if caller is not self._caller():
-                self._caller, (self._context, self._parent) = ref(caller), parent_of(caller)
-            if row.index * _GOLDEN % _WHOLE >= self._trace_below and not self._parent.is_recording():
-                return
-            context = self._context
-        title, attributes = self._shapes.get(request.shape) or self._describe(request.shape)
-        if row is not None:
-            attributes = {**attributes, **of_row(row.id)}
+            if caller is not None and caller is not self._caller():
+                self._caller, self._context = ref(caller), context_of(caller)
+            context, attributes = self._context, {**attributes, **of_row(row.id)}
         at = time_ns()
         span = self._start(title, attributes, context, at, self._now)
         if span is not None:
-            self._calls[request] = Call(span, at) if span.is_recording() else span
+            self._calls[request] = _Call(span, at) if span.is_recording() else span
 
     def _describe(self, shape: Shape) -> tuple[str, Attributes]:
         title, attributes = of_shape(shape)
@@ -258,29 +272,23 @@ class TracedCore:
         return described
 
     def _watch(self, commands: list[Command]) -> None:
-        ends: list[End] = []
-        try:
-            for command in commands:
-                kind = type(command)
-                if kind is Resolve:
-                    self._resolve(command.answers, ends)  # type: ignore[union-attr]
-                elif kind is SendBatch:
-                    self._send(command.batch)  # type: ignore[union-attr]
-                elif kind is Reject:
-                    self._reject(command.errors, ends)  # type: ignore[union-attr]
-        finally:
-            # Also after a fault: these calls are no longer known here.
-            if ends:
-                self._spans.ending.end(ends)
+        for command in commands:
+            if isinstance(command, Resolve):
+                self._resolve(command.answers)
+            elif isinstance(command, SendBatch):
+                self._guarded(self._send, command.batch)
+            elif isinstance(command, Reject):
+                for request, error in _each(command.errors):
+                    self._end_call(request, type(error).__name__, error.attempt, failed=True)
 
-    def _resolve(self, answers: Iterable[tuple[Request, Any]], ends: list[End]) -> None:
-        batch, now, pop, describe = self._answered, self._now, self._calls.pop, self._spans.describe
+    def _resolve(self, answers: Iterable[tuple[Request, Any]]) -> None:
+        batch = self._answered
         assert batch is not None, "answers come with a batch"
         sent = self._sent.get(batch.id)
         facts = None if sent is None else sent.facts
         for request, answer in _each(answers):
-            call = pop(request, None)
-            if type(call) is not Call:
+            call = self._calls.pop(request, None)
+            if type(call) is not _Call:
                 continue
             if call.facts is None:
                 # The call has joined a request that was under way.
@@ -288,26 +296,20 @@ class TracedCore:
                 call.queue_s = max(0.0, batch.sent_at - request.queued_at)
             attributes = {**(call.facts or facts or {}), name.QUEUE_S: call.queue_s}
             of_answer(answer, attributes)
-            describe(call.span, attributes)
-            ends.append((call.span, call.at + int((now - request.queued_at) * 1e9)))
-
-    def _reject(self, errors: Iterable[tuple[Request, BatchClientError]], ends: list[End]) -> None:
-        for request, error in _each(errors):
-            call = self._calls.pop(request, None)
-            if type(call) is Call:
-                attributes = call.without_answer(type(error).__name__, error.attempt)
-                self._spans.describe(call.span, attributes, failed=True)
-                ends.append((call.span, self._end_of(call, request)))
+            self._guarded(end, call.span, attributes, self._end_of(call, request))
 
     def _leave(self, event: Cancelled) -> None:
         """End the span of a call whose caller has gone."""
-        request = event.request
-        call = self._calls.pop(request, None)
-        if type(call) is Call:
-            self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
-            self._spans.ending.end([(call.span, self._end_of(call, request))])
+        self._end_call(event.request, _CANCELLED, event.request.attempts)
 
-    def _end_of(self, call: Call, request: Request) -> int:
+    def _end_call(self, request: Request, error: str, attempts: int, *, failed: bool = False) -> None:
+        """End the span of a call that has no answer, if it has a span."""
+        call = self._calls.pop(request, None)
+        if type(call) is _Call:
+            attributes = call.without_answer(error, attempts)
+            self._guarded(end, call.span, attributes, self._end_of(call, request), failed=failed)
+
+    def _end_of(self, call: _Call, request: Request) -> int:
         return call.at + max(0, int((self._now - request.queued_at) * 1e9))
 
     # Requests --------------------------------------------------------------------------------------------------
@@ -321,7 +323,7 @@ class TracedCore:
 
     def _send(self, batch: Batch) -> None:
         calls = self._calls
-        members: list[tuple[Request, Call]] = []
+        members: list[tuple[Request, _Call]] = []
         silent: Span | None = None
         several = len(batch.requests) > 1
         for request in batch.requests:
@@ -329,7 +331,7 @@ class TracedCore:
             several = several or len(callers) > 1
             for caller in callers:
                 call = calls.get(caller)
-                if type(call) is Call:
+                if type(call) is _Call:
                     members.append((caller, call))
                 elif call is not None:
                     silent = call  # type: ignore[assignment]
@@ -337,20 +339,20 @@ class TracedCore:
             self._send_seen(batch, members, alone=not several)
         elif silent is not None and not several:
             # Nobody sees the call; the server is told so.
-            self._sent[batch.id] = Sent(silent, holding(silent))
+            self._sent[batch.id] = _Sent(silent, holding(silent))
 
-    def _send_seen(self, batch: Batch, members: list[tuple[Request, Call]], *, alone: bool) -> None:
+    def _send_seen(self, batch: Batch, members: list[tuple[Request, _Call]], *, alone: bool) -> None:
         first = members[0][1].span
         parent = holding(first) if alone else Context()
         facts = self._facts(batch)
         span: Span | None = None
-        if self._now >= self._spans.rests_until:
-            links = self._spans.link(call.span for _, call in members)
+        if self._now >= self._spans.none_until:
+            links = links_to(call.span for _, call in members)
             of_request = {key: value for key, value in facts.items() if key != name.PROVIDER}
             at = time_ns()
             span = self._start(name.REQUEST_SPAN, {**of_request, **self._of_client}, parent, at, self._now, links)
         if span is not None:
-            self._sent[batch.id] = Sent(span, parent if alone else holding(span), span, at, facts)
+            self._sent[batch.id] = _Sent(span, parent if alone else holding(span), span, at, facts)
             if span.is_recording():
                 ids = span.get_span_context()
                 facts[name.SPAN_ID] = f"{ids.span_id:016x}"
@@ -364,14 +366,14 @@ class TracedCore:
                 call.failed = None
             call.facts = facts
 
-    def _note_next(self, request: Request, call: Call, failed: tuple[int, int, str], batch: Batch) -> None:
+    def _note_next(self, request: Request, call: _Call, failed: tuple[int, int, str], batch: Batch) -> None:
         """Add what became of a call after a failed attempt."""
         together, endpoint, error = failed
         at, size = self._end_of(call, request), len(batch.requests)
         event = name.SPLIT if size < together else name.RETRY
-        self._spans.event(call.span, event, {name.ERROR: error, name.SIZE: size}, at)
+        call.span.add_event(event, {name.ERROR: error, name.SIZE: size}, at)
         if batch.endpoint != endpoint:
-            self._spans.event(call.span, name.FAILOVER, self._addresses[batch.endpoint], at)
+            call.span.add_event(name.FAILOVER, self._addresses[batch.endpoint], at)
 
     def _on_answered(self, event: Answered) -> None:
         if event.ended:
@@ -388,32 +390,24 @@ class TracedCore:
             for request in going_on:
                 for caller in _callers_of(request):
                     call = self._calls.get(caller)
-                    if type(call) is Call:
+                    if type(call) is _Call:
                         call.failed = (len(going_on), batch.endpoint, error)
 
     def _end_request(self, batch: Batch, error: str | None) -> None:
         sent = self._sent.pop(batch.id, None)
         if sent is not None and sent.span is not None:
             at = sent.at + max(0, int((self._now - batch.sent_at) * 1e9))
-            if error is not None:
-                self._spans.describe(sent.span, {name.ERROR: error}, failed=error != _CANCELLED)
-            self._spans.ending.end([(sent.span, at)])
+            attributes = {} if error is None else {name.ERROR: error}
+            self._guarded(end, sent.span, attributes, at, failed=error not in (None, _CANCELLED))
 
     def _end_all(self) -> None:
         """End the spans of what will never end."""
-        calls, self._calls = self._calls, {}
+        for request in list(self._calls):
+            self._end_call(request, _CANCELLED, request.attempts)
         sent, self._sent = self._sent, {}
-        ends: list[End] = []
-        for request, call in calls.items():
-            if type(call) is Call:
-                self._spans.describe(call.span, call.without_answer(_CANCELLED, request.attempts))
-                ends.append((call.span, self._end_of(call, request)))
         for one in sent.values():
             if one.span is not None:
-                self._spans.describe(one.span, {name.ERROR: _CANCELLED})
-                ends.append((one.span, time_ns()))
-        if ends:
-            self._spans.ending.end(ends)
+                self._guarded(end, one.span, {name.ERROR: _CANCELLED}, time_ns())
 
     # Servers ---------------------------------------------------------------------------------------------------
 
