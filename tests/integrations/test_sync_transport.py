@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -63,42 +62,10 @@ def test_what_cannot_be_shared_goes_past(library, made, server):
     assert (transport.shared, transport.passed_on) == (0, 2)
 
 
-def test_a_transport_that_was_given_carries_everything(library, made):
-    sizes, threads = [], set()
-
-    def handle(request):
-        threads.add(threading.get_ident())
-        if request.method == "GET":
-            return library.Response(200, content=b"past")
-        prompts = json.loads(request.content)["prompt"]
-        prompts = prompts if isinstance(prompts, list) else [prompts]
-        sizes.append(len(prompts))
-        choices = [
-            {"index": i, "text": p.upper(), "finish_reason": "length", "token_ids": [1], "prompt_token_ids": [1]}
-            for i, p in enumerate(prompts)
-        ]
-        return library.Response(200, json={"choices": choices})
-
-    transport = made(library.MockTransport(handle))
-    with library.Client(transport=transport, base_url="http://llm.test/v1/") as client, ThreadPoolExecutor(40) as pool:
-        responses = list(pool.map(lambda i: client.post("completions", json=body(f"p{i}")), range(40)))
-        assert client.get("models").content == b"past"
-    assert [response.json()["choices"][0]["text"] for response in responses] == [f"P{i}" for i in range(40)]
-    assert sum(sizes) == 40
-    assert (transport.shared, transport.passed_on) == (40, 1)
-
-
-@pytest.mark.parametrize("name", ["ConnectError", "ConnectTimeout", "ReadTimeout", "RemoteProtocolError"])
-def test_the_networks_failures_are_the_librarys_own(library, made, name):
-    kind = getattr(library, name)
-
-    def fail(request):
-        raise kind("it broke")
-
-    with library.Client(transport=made(library.MockTransport(fail))) as client:
-        with pytest.raises(kind) as caught:
-            client.post("http://llm.test/v1/completions", json=body("p"))
-    assert type(caught.value) is kind
+def test_the_networks_failures_are_the_librarys_own(library, made):
+    with library.Client(transport=made()) as client:
+        with pytest.raises(library.ConnectError) as caught:
+            client.post("http://127.0.0.1:9/v1/completions", json=body("p"))
     assert caught.value.request.method == "POST"
 
 
@@ -163,7 +130,7 @@ def test_a_transport_that_is_dropped_ends_its_thread(library, made, server):
     assert not thread.is_alive()
 
 
-def test_an_async_transport_is_refused(library, made):
-    with pytest.raises(ConfigError, match="sync transport") as caught:
-        made(library.AsyncHTTPTransport(verify=False))
+def test_a_transport_is_refused(library, made):
+    with pytest.raises(ConfigError, match="a blocking transport cannot carry shared requests") as caught:
+        made(library.HTTPTransport(verify=False))
     assert caught.value.field == "transport"

@@ -41,7 +41,6 @@ class Batcher:
 
     Args:
         library: ``httpx`` or ``httpx2``.
-        response: the library's class of responses, behind ``WholeResponse``.
         http_client: sends the shared requests, where a user's own transport carries them.
         base_url, max_attempts, labels, settings: the transport's.
     """
@@ -49,7 +48,6 @@ class Batcher:
     def __init__(
         self,
         library: Any,
-        response: Any,
         http_client: Any,
         *,
         base_url: str | None,
@@ -75,10 +73,8 @@ class Batcher:
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, roles)
         self.read = self._reader.read
-        self._writer = ResponseWriter(library, response)
+        self._writer = ResponseWriter(library)
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
-        self.nursery: Any = None
-        """Trio's, where the clients' tasks live."""
         self.shared = 0
         self.passed_on = 0
         self._counting = ForkLock()
@@ -128,14 +124,11 @@ class Batcher:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
             if len(named) < len(headers):
                 return None
-            client = BatchClient(
+            return BatchClient(
                 base_url, headers=named, http_client=self._http_client, from_environment=False, **self._settings
             )
         except (ConfigError, UnicodeDecodeError):
             return None
-        # The client's own ``async with`` would hold the nursery.
-        client._nursery = client._trio_nursery = self.nursery
-        return client
 
     async def aclose(self) -> None:
         """End all calls and close the clients' connections."""

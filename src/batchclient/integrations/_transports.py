@@ -5,7 +5,8 @@ Rules:
   other requests, and requests that the client refuses, go to the inner transport untouched, streams
   included.
 - A given transport carries all requests, the shared too, in a client of its library. The given
-  transport is closed with the batching transport.
+  transport is closed with the batching transport. A blocking one cannot carry what an event loop
+  sends, and is refused.
 - Without a given transport, shared requests have pools of ours, of the library's own transports.
   The rest goes over a further transport of the library, made on first use, afresh in each event
   loop.
@@ -16,8 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextvars import copy_context
-from types import TracebackType
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Unpack
 
 from batchclient._shell.backend import AsyncioBackend
 from batchclient._shell.forks import ForkLock
@@ -26,7 +26,6 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher
 from batchclient.integrations._requests import Job
-from batchclient.integrations._threaded import Threaded
 from batchclient.options import SharingArguments
 
 __all__ = ["AsyncBatching", "SyncBatching"]
@@ -52,7 +51,6 @@ class Batching:
     """
 
     _library: ClassVar[Any]
-    _response: ClassVar[Any]
 
     def __init__(
         self,
@@ -68,7 +66,6 @@ class Batching:
         over = None if transport is None else self._client_over(transport)
         self._batcher = Batcher(
             library,
-            self._response,
             over,
             base_url=base_url,
             max_attempts=max_attempts,
@@ -100,7 +97,7 @@ class Batching:
         return self._batcher.passed_on
 
     def _client_over(self, transport: Any) -> Any:
-        raise NotImplementedError
+        raise ConfigError("a blocking transport cannot carry shared requests; give http=Http(…)", field="transport")
 
     def _read(self, request: Any) -> Job | None:
         if self._closed:
@@ -112,11 +109,6 @@ class Batching:
             )
         return self._batcher.read(request)
 
-    def _refuse(self, transport: Any, kind: str) -> ConfigError:
-        hint = "; a server is given as base_url=…" if isinstance(transport, str) else ""
-        name = type(transport).__name__
-        return ConfigError(f"transport is {kind} of {self._library.__name__}'s, not a {name}{hint}", field="transport")
-
 
 class AsyncBatching(Batching):
     """An HTTP transport that lets completions, chats and embeddings share requests.
@@ -127,8 +119,7 @@ class AsyncBatching(Batching):
 
     The server is learnt from the requests' own URLs. A POST to ``…/completions``,
     ``…/chat/completions`` or ``…/embeddings`` is batched, for each server and each set of headers
-    separately. A request with ``stream`` goes alone. On trio the HTTP client's ``async with`` is
-    needed.
+    separately. A request with ``stream`` goes alone. The transport is for asyncio.
 
     Args:
         transport: carries every request, and is closed with the batching transport. By default
@@ -149,36 +140,13 @@ class AsyncBatching(Batching):
     _own: Any = None
     _own_loop: object = None
     _keeper: Any = None
-    _nursery: Any = None
-
-    async def __aenter__(self) -> Self:
-        if asyncio._get_running_loop() is None:
-            import trio
-
-            self._nursery = trio.open_nursery()
-            self._batcher.nursery = await self._nursery.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        try:
-            await self.aclose()
-        finally:
-            nursery, self._nursery, self._batcher.nursery = self._nursery, None, None
-            if nursery is not None:
-                await nursery.__aexit__(None, None, None)
 
     async def handle_async_request(self, request: Any) -> Any:
         """Answer a request."""
+        if asyncio._get_running_loop() is None:
+            raise ConfigError("the transport is for asyncio; on trio use BatchClient itself")
         job = self._read(request)
         if job is not None:
-            if self._nursery is None and asyncio._get_running_loop() is None:
-                name = self._library.__name__
-                raise ConfigError(f"without asyncio this needs `async with {name}.AsyncClient(transport=…)`")
             response = await self._batcher.respond(job, request)
             if response is not None:
                 return response
@@ -194,33 +162,24 @@ class AsyncBatching(Batching):
         finally:
             if self._given is not None:
                 await self._given.aclose()
-            elif self._own is not None and self._own_loop is _running_loop():
+            elif self._own is not None and self._own_loop is asyncio._get_running_loop():
                 await self._own.aclose()
 
     def _client_over(self, transport: Any) -> Any:
         if not isinstance(transport, self._library.AsyncBaseTransport):
-            raise self._refuse(transport, "an async transport")
+            hint = "; a server is given as base_url=…" if isinstance(transport, str) else ""
+            message = f"an async transport of {self._library.__name__}'s, not a {type(transport).__name__}{hint}"
+            raise ConfigError(f"transport is {message}", field="transport")
         return self._library.AsyncClient(transport=transport)
 
     def _own_of_this_loop(self) -> Any:
         """The library's own transport, whose sockets belong to an event loop."""
-        loop = _running_loop()
+        loop = asyncio.get_running_loop()
         if self._own is None or self._own_loop is not loop:
             self._own = own = self._library.AsyncHTTPTransport(**self._own_arguments)
             self._own_loop = loop
-            if asyncio._get_running_loop() is not None:
-                self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
+            self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
         return self._own
-
-
-def _running_loop() -> object:
-    """Asyncio's running loop; trio's token in a run of trio."""
-    loop = asyncio._get_running_loop()
-    if loop is not None:
-        return loop
-    import trio
-
-    return trio.lowlevel.current_trio_token()
 
 
 class SyncBatching(Batching):
@@ -232,9 +191,8 @@ class SyncBatching(Batching):
     library's own transport in the caller's thread.
 
     Args:
-        transport: carries every request, as for ``BatchTransport``. Each shared request then
-            occupies a thread, and its reply is read whole.
-        base_url, max_attempts, labels, settings: as for ``BatchTransport``.
+        base_url, max_attempts, labels, settings: as for ``BatchTransport``. A ``transport`` is
+            refused: proxies and certificates are ``http=Http(…)``'s.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.
@@ -257,22 +215,16 @@ class SyncBatching(Batching):
             if response is not None:
                 return response
         self._batcher.pass_on()
-        return (self._own_of_all_threads() if self._given is None else self._given).handle_request(request)
+        return self._own_of_all_threads().handle_request(request)
 
     def close(self) -> None:
-        """End all calls, close every connection, and the given transport."""
+        """End all calls and close every connection."""
         self._closed = True
         try:
             self._bridge.close()
         finally:
-            for inner in (self._given, self._own):
-                if inner is not None:
-                    inner.close()
-
-    def _client_over(self, transport: Any) -> Any:
-        if not isinstance(transport, self._library.BaseTransport):
-            raise self._refuse(transport, "a sync transport")
-        return self._library.AsyncClient(transport=Threaded(transport, self._library))
+            if self._own is not None:
+                self._own.close()
 
     def _own_of_all_threads(self) -> Any:
         with self._making:

@@ -9,21 +9,14 @@ from typing import Any, ClassVar
 
 import httpx
 
-from batchclient.integrations._responses import WholeResponse
 from batchclient.integrations._transports import AsyncBatching, SyncBatching
 
 __all__ = ["BatchTransport", "SyncBatchTransport"]
 
 
-class _Response(WholeResponse, httpx.Response):
-    pass
-
-
 class BatchTransport(AsyncBatching, httpx.AsyncBaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx
-    _response: ClassVar[Any] = _Response
 
 
 class SyncBatchTransport(SyncBatching, httpx.BaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx
-    _response: ClassVar[Any] = _Response

@@ -6,21 +6,14 @@ from typing import Any, ClassVar
 
 import httpx2
 
-from batchclient.integrations._responses import WholeResponse
 from batchclient.integrations._transports import AsyncBatching, SyncBatching
 
 __all__ = ["BatchTransport", "SyncBatchTransport"]
 
 
-class _Response(WholeResponse, httpx2.Response):
-    pass
-
-
 class BatchTransport(AsyncBatching, httpx2.AsyncBaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx2
-    _response: ClassVar[Any] = _Response
 
 
 class SyncBatchTransport(SyncBatching, httpx2.BaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx2
-    _response: ClassVar[Any] = _Response
