@@ -13,7 +13,6 @@ import pyarrow.parquet
 from ray.exceptions import RayError
 
 from batchclient.integrations.ray import MapBatches
-from batchclient.partition import endpoints_shard
 from batchclient.simulator import EmbeddedServer, expected_text
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -99,9 +98,9 @@ def test_the_other_columns_pass_as_they_are(ray, server):
 
 
 def test_vectors_are_lists_of_numbers(ray, server):
-    found = mapped(ray, texts(ray, 20), server.base_url, call="embed", output={"embedding": "v"}).take_all()
-    assert all(isinstance(row["v"][0], float) and row["error"] is None for row in found)
-    assert {len(row["v"]) for row in found} == {len(found[0]["v"])}
+    found = mapped(ray, texts(ray, 20), server.base_url, call="embed").take_all()
+    assert all(isinstance(row["embedding"][0], float) and row["error"] is None for row in found)
+    assert {len(row["embedding"]) for row in found} == {len(found[0]["embedding"])}
 
 
 def test_a_callable_makes_conversations_of_rows(ray, server):
@@ -155,22 +154,11 @@ def test_a_batch_that_is_long_in_reading_holds_up_no_call(ray, monkeypatch):
     )
 
 
-def test_the_actor_has_its_part_of_the_servers(ray):
-    with EmbeddedServer("instant", model="m") as one, EmbeddedServer("instant", model="m") as other:
-        urls = [one.base_url, other.base_url]
-        (mine,) = endpoints_shard(urls, "1/2")
-        assert mapped(ray, texts(ray, 40), urls, endpoints_shard="1/2", max_tokens=1).count() == 40
-        prompts = {server.base_url: server.prompts for server in (one, other)}
-        assert prompts.pop(mine) == 40
-        assert set(prompts.values()) == {0}
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"max_token": 1}, "max_token"),
         ({"prompt": "no field"}, "the template has no field"),
-        ({"output": {"completion": "text"}}, "the data set has a column 'text' already"),
     ],
 )
 def test_what_is_wrong_ends_the_data_set_with_a_sentence_and_sends_nothing(ray, server, arguments, said):

@@ -9,34 +9,10 @@ import pyarrow as pa
 import pytest
 
 from batchclient import BadRequest, Choice, Classification, Completion, ConfigError, Embedding, Usage
-from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
-from batchclient.integrations.ray import MapBatches
-from batchclient.partition import endpoints_shard
+from batchclient.integrations.ray import ADDED, MapBatches, columns_of
 from tests.shell.scripted import ScriptedTransport, error
 
 URL = "http://localhost:8000/v1"
-
-
-class Column:
-    def __init__(self, values):
-        self._values = values
-        self.reads = 0
-
-    def to_pylist(self):
-        self.reads += 1
-        return list(self._values)
-
-
-class Table:
-    """As much of an Arrow table as is used."""
-
-    def __init__(self, **columns):
-        self.columns = {name: Column(values) for name, values in columns.items()}
-        self.column_names = list(columns)
-        self.num_rows = len(next(iter(columns.values())))
-
-    def column(self, name):
-        return self.columns[name]
 
 
 @pytest.fixture(autouse=True)
@@ -45,22 +21,9 @@ def no_environment(monkeypatch):
         monkeypatch.delenv(f"BATCHCLIENT_{name}", raising=False)
 
 
-def test_rows_are_mappings_and_a_column_is_turned_once():
-    table = Table(text=["a", "b"], image=[b"1", b"2"])
-    documents = Documents(table)
-    assert [row["text"] for row in documents] == ["a", "b"]
-    assert documents[-1]["text"] == "b"
-    assert table.columns["text"].reads == 1
-    assert table.columns["image"].reads == 0
-    assert dict(documents[0]) == {"text": "a", "image": b"1"}
-
-
-def test_a_column_that_is_not_there_is_a_missing_key():
-    (row,) = Documents(Table(text=["a"]))
-    assert "body" not in row
-    assert row.get("id") is None
-    with pytest.raises(IndexError):
-        Documents(Table(text=["a"]))[1]
+def added_columns(call, answers):
+    rows = [columns_of(answer) for answer in answers]
+    return {name: [row.get(name) for row in rows] for name in ADDED[call]}
 
 
 def completion(text, **message):
@@ -100,11 +63,6 @@ def test_vectors_and_classes_become_columns():
     }
 
 
-def test_every_column_is_there_for_rows_that_all_failed_and_for_no_rows():
-    for call in ADDED:
-        assert added_columns(call, []).keys() == added_columns(call, [BadRequest("no")]).keys() == ADDED[call].keys()
-
-
 def test_an_error_tells_no_prompt_and_no_place_within_its_batch():
     errors = [KeyError("a secret"), ConfigError("document 3: the document's field 'text' is null", field="text")]
     assert added_columns("complete", errors)["error"] == [
@@ -113,17 +71,9 @@ def test_an_error_tells_no_prompt_and_no_place_within_its_batch():
     ]
 
 
-def test_columns_are_named_and_left_out():
-    assert named("embed", {"embedding": "v", "prompt_tokens": None}) == {"embedding": "v", "error": "error"}
-
-
 def test_a_wrong_argument_is_refused_when_the_class_is_made():
     for arguments, field, said in [
         ({"call": "rerank"}, "call", "call is one of complete, chat, embed, classify"),
-        ({"output": ["a"]}, "output", "a mapping of added columns to names"),
-        ({"output": {"text": "a"}}, "output", "there is no 'text'"),
-        ({"output": {"completion": 3}}, "output", "the name of completion is a text, or None"),
-        ({"output": {"completion": "error"}}, "output", "two columns would have one name"),
         ({"prompt": "{}"}, "prompt", "write {name} instead of {}"),
         ({"prompt": "Say {text!r}"}, "prompt", "names no field"),
         ({"prompt": None}, "prompt", "give a template"),
@@ -134,8 +84,6 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
         ({"max_token": 1}, "max_token", "max_token"),
         ({"limit": 0}, "limit", "a whole number of at least 1"),
         ({"base_url": "nowhere"}, "base_url", "does not begin with http"),
-        ({"endpoints_shard": "0/2"}, "endpoints_shard", "2 workers share 1 server"),
-        ({"endpoints_shard": "2/2"}, "endpoints_shard", "parts count from 0"),
     ]:
         with pytest.raises(ConfigError) as refused:
             MapBatches(**{"base_url": URL, "prompt": "Say {text}", **arguments})
@@ -145,15 +93,6 @@ def test_a_wrong_argument_is_refused_when_the_class_is_made():
 
 def test_braces_that_are_text_are_no_field():
     MapBatches(URL, prompt="{{}} {text}")
-
-
-def test_the_part_may_be_of_the_environments_servers(monkeypatch):
-    urls = [f"http://vllm-{number}/v1" for number in range(4)]
-    monkeypatch.setenv("BATCHCLIENT_BASE_URL", " ".join(urls))
-    MapBatches(prompt="{text}", endpoints_shard="3/4")
-    with pytest.raises(ConfigError, match="5 workers share 4 servers"):
-        MapBatches(prompt="{text}", endpoints_shard="0/5")
-    assert len(endpoints_shard(urls, "3/4")) == 1
 
 
 def test_ray_is_not_imported_where_the_class_is_made():
@@ -176,6 +115,9 @@ def test_rows_may_be_requests(monkeypatch):
     block.to_arrow = lambda: pa.table({"messages": [chat, chat], "params": [{"max_tokens": 4}, None]})
     asyncio.run(mapped(block))
     assert [sent.body.get("max_tokens") for sent in server.sent[2:]] in ([4, None], [None, 4])
+    block.to_arrow = lambda: pa.table({"messages": [chat], "error": ["old"]})
+    with pytest.raises(ConfigError, match="has a column 'error' already"):
+        asyncio.run(mapped(block))
     block.to_arrow = lambda: pa.table({"messages": [chat], "seed": [1]})
     (refused,) = (
         asyncio.run(MapBatches(URL, rows="messages", model="m", **transport)(block)).column("error").to_pylist()

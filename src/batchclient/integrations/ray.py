@@ -5,7 +5,10 @@ Ray is the user's: the module imports it in the actor, and no extra brings it.
 Rules:
 - A wrong argument is refused when the class is made, before a row is read.
 - A row that fails is a row with an error; the other rows of the batch have their answers.
-- A batch comes in any of Ray's formats, and leaves as an Arrow table with columns of fixed types.
+- A batch comes in any of Ray's formats, and leaves as an Arrow table. Each call adds the same
+  columns with the same types, whatever its rows have become: a data set's files have one schema.
+- An error is told by its class and, where the error is the library's, its message, which holds no
+  prompt and no key.
 - The calls run in an event loop of their own. Ray's loop stands still while a batch is read, and
   while a finished batch waits for room: deadlines would pass, and answers would lie unread.
 - An actor keeps nothing that its successor needs: Ray repeats the blocks of an actor that died.
@@ -13,15 +16,15 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
-from batchclient.errors import ConfigError
+from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._own_loop import OwnLoop
-from batchclient.integrations._row_columns import ADDED, Documents, added_columns, named
-from batchclient.partition import endpoints_shard as servers_of
 from batchclient.templates import make_prompt
+from batchclient.types import Classification, Completion, Embedding
 
 if TYPE_CHECKING:
     from batchclient._maps.row_calls import RowForm
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MapBatches"]
 
+_TOKENS = {"prompt_tokens": "int64"}
+_ERROR = {"error": "string"}
+_TEXT = {"completion": "string", "finish_reason": "string", "health": "string"}
+ADDED: Mapping[str, Mapping[str, str]] = {
+    "complete": _TEXT | _TOKENS | {"completion_tokens": "int64"} | _ERROR,
+    "chat": _TEXT | _TOKENS | {"completion_tokens": "int64"} | _ERROR | {"message": "string"},
+    "embed": {"embedding": "list<float>"} | _TOKENS | _ERROR,
+    "classify": {"label": "string", "probabilities": "list<double>"} | _TOKENS | _ERROR,
+}
+"""By call: the added columns, and their Arrow types."""
 _REQUESTS = ("messages", "conversations", "prompt")
 """Rows that are requests, all with one sort of answer."""
 _NOT_HERE = {
@@ -70,10 +83,6 @@ class MapBatches:
             which is a mapping, as for ``BatchClient.batch_map``. ``None``: the rows are requests.
         rows: their form: ``"messages"``, ``"conversations"`` or ``"prompt"``.
         call: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
-        output: other names for added columns, as in ``{"completion": "topic"}``; ``None`` as a name
-            leaves a column out.
-        endpoints_shard: the part of the servers that this data set's actor has, ``"i/n"``, where
-            several data sets or workers share the servers.
         arguments: of ``BatchClient`` (``model``, ``api_key``, ``limit``, ``timeout_s``, …) and of
             the call (``max_tokens``, ``response_model``, …). A key is better given as
             ``BATCHCLIENT_API_KEY`` in the actor's environment.
@@ -89,8 +98,6 @@ class MapBatches:
         prompt: str | Callable[[Any], Any] | None = None,
         rows: RowForm | None = None,
         call: str = "complete",
-        output: Mapping[str, str | None] | None = None,
-        endpoints_shard: str | Sequence[int] | None = None,
         **arguments: Any,
     ) -> None:
         if not isinstance(call, str) or call not in ADDED:
@@ -106,7 +113,6 @@ class MapBatches:
         if arguments.get("n", 1) != 1:
             raise ConfigError("n: a row holds one completion; repeat the row n times", field="n")
         self._call = call
-        self._names = named(call, output)
         self._prompt = prompt
         self._rows = rows
         if prompt is not None:
@@ -115,13 +121,7 @@ class MapBatches:
             raise ConfigError("prompt: a row has columns: write {name} instead of {}", field="prompt")
         own: dict[str, Any] = {name: arguments[name] for name in arguments if name in BATCH_CLIENT_ARGUMENTS}
         self._params: dict[str, Any] = {name: arguments[name] for name in arguments if name not in own}
-        own["base_url"] = base_url
-        if endpoints_shard is not None:
-            from batchclient._client.settings import from_environment
-
-            from_environment(own, own.get("http_client"))
-            own["base_url"] = servers_of(own["base_url"], endpoints_shard)
-        self._client = BatchClient(**own)
+        self._client = BatchClient(base_url, **own)
         self._own_loop = OwnLoop()
         # What is wrong with a parameter is said here, not once per row.
         self._client.stream_map((), prompt, rows=rows, call=call, **self._params)  # type: ignore[call-overload]
@@ -137,37 +137,69 @@ class MapBatches:
         from ray.data.block import BlockAccessor
 
         table: Any = BlockAccessor.for_block(BlockAccessor.batch_to_block(batch)).to_arrow()
-        return self._with_columns(table, await self._own_loop.run(self._answers(table)))
+        for name in ADDED[self._call]:
+            if name in table.column_names:
+                raise ConfigError(f"the data set has a column {name!r} already: rename_columns first", field="call")
+        return _with_columns(table, self._call, await self._own_loop.run(self._answers(table)))
 
     async def _answers(self, table: Any) -> list[Any]:
-        taken = [name for name in self._names.values() if name in table.column_names]
-        if taken:
-            raise ConfigError(
-                f"output: the data set has a column {taken[0]!r} already; give another name: output={{…}}",
-                field="output",
-            )
         answers: list[Any] = await self._client.batch_map(  # type: ignore[call-overload]
-            Documents(table), self._prompt, rows=self._rows, call=self._call, return_exceptions=True, **self._params
+            table, self._prompt, rows=self._rows, call=self._call, return_exceptions=True, **self._params
         )
         return [_one_choice(answer) for answer in answers]
 
-    def _with_columns(self, table: Any, answers: list[Any]) -> Any:
-        import pyarrow as pa
 
-        types = {
-            "string": pa.string(),
-            "int64": pa.int64(),
-            "list<float>": pa.list_(pa.float32()),
-            "list<double>": pa.list_(pa.float64()),
-        }
-        for column, values in added_columns(self._call, answers).items():
-            if column in self._names:
-                kind = types[ADDED[self._call][column]]
-                table = table.append_column(self._names[column], pa.array(values, kind))
-        return table
+def _with_columns(table: Any, call: str, answers: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "int64": pa.int64(),
+        "list<float>": pa.list_(pa.float32()),
+        "list<double>": pa.list_(pa.float64()),
+    }
+    rows = [columns_of(answer) for answer in answers]
+    for name, kind in ADDED[call].items():
+        table = table.append_column(name, pa.array([row.get(name) for row in rows], types[kind]))
+    return table
+
+
+def columns_of(answer: Any) -> dict[str, Any]:
+    """Return the added columns of a row: an answer's or an exception's."""
+    if isinstance(answer, Exception):
+        return {"error": _described(answer)}
+    usage = answer.usage
+    tokens = (
+        {} if usage is None else {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
+    )
+    match answer:
+        case Completion():
+            told = {"completion": answer.text, "finish_reason": answer.finish_reason, "health": answer.health}
+            return told | {"message": _message(answer)} | tokens
+        case Embedding():
+            return {"embedding": answer.vector} | tokens
+        case Classification():
+            return {"label": answer.label, "probabilities": list(answer.probabilities)} | tokens
+    return tokens
 
 
 def _one_choice(answer: Any) -> Any:
     if len(getattr(answer, "choices", ())) > 1:
         return ConfigError("n: a row holds one completion; repeat the row n times", field="n")
     return answer
+
+
+def _message(completion: Completion) -> str | None:
+    """Return a chat's message where it says more than its text."""
+    message = completion.choices[0].message
+    return None if message is None or message.keys() <= {"role", "content"} else json.dumps(message, ensure_ascii=False)
+
+
+def _described(error: Exception) -> str:
+    if not isinstance(error, BatchClientError):
+        return type(error).__name__
+    message = error.message
+    if message.startswith("document "):
+        # The place within a batch says nothing to the reader of a data set.
+        message = message.partition(": ")[2] or message
+    return f"{type(error).__name__}: {message}"
