@@ -8,6 +8,7 @@ import math
 import re
 import shlex
 import subprocess
+import threading
 import time
 import uuid
 from array import array
@@ -27,6 +28,7 @@ from batchclient import Embedding, MapResult
 from batchclient.cli._rows import ADDED, fields_of_row
 from batchclient.jobs import Row
 from batchclient.jobs.forms import BatchLines, CsvRows, Vectors
+from batchclient.jobs.parquet_rows import ParquetRows
 
 from .conftest import read_rows, write_rows
 
@@ -124,6 +126,20 @@ def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_p
     assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
 
 
+def test_a_parquet_file_is_packed_in_the_thread_that_writes_it(cli_map, monkeypatch, tmp_path):
+    """pyarrow's first array takes seconds where pandas is installed: no call waits for it."""
+    pack, threads = ParquetRows._pack, []
+
+    def packing(self, *args):
+        threads.append(threading.current_thread())
+        pack(self, *args)
+
+    monkeypatch.setattr(ParquetRows, "_pack", packing)
+    source = write_rows(tmp_path / "in.jsonl", [{"id": number, "text": "x"} for number in range(3)])
+    assert cli_map(source, "-o", tmp_path / "out.parquet").exit_code == 0
+    assert threads and threading.main_thread() not in threads
+
+
 def test_the_first_256_rows_tell_the_columns_of_a_parquet_file(cli_map, tmp_path):
     rows = [{"id": number, "text": "x"} for number in range(257)]
     rows[255]["in_time"] = rows[256]["late"] = 1
@@ -168,13 +184,18 @@ def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_pa
         # A value that Python cannot hold fails its row, and is written as it is.
         "nanos": pa.array([None, [1], []], pa.list_(pa.timestamp("ns"))),
     }
-    parquet.write_table(pa.table(columns), tmp_path / "in.parquet")
+    given = pa.table(columns)
+    fields = [field.with_metadata({b"about": field.name.encode()}) for field in given.schema]
+    given = given.cast(pa.schema(fields, metadata={b"pandas": b"{}"}))
+    parquet.write_table(given, tmp_path / "in.parquet")
     schemas = []
     for prompt, failed in (("Say {text}", [False, True, True]), ("Say {text}" + NEVER, [True] * 3)):
         out = tmp_path / f"{len(schemas)}.parquet"
         assert cli_map(tmp_path / "in.parquet", "-o", out, "--dedupe", prompt=prompt).exit_code == 1
         table = parquet.read_table(out)
-        assert table.select(list(columns)).equals(pa.table(columns))
+        assert table.select(list(columns)).equals(given)
+        assert table.schema.metadata[b"pandas"] == b"{}"
+        assert table.schema.field("cost").metadata[b"about"] == b"cost"
         assert [value is not None for value in table["error"].to_pylist()] == failed
         schemas.append(table.schema)
     assert schemas[0] == schemas[1]

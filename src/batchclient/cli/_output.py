@@ -118,9 +118,9 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         # All shards have the columns that the first rows of the whole tell.
         with open_source(options.source, **{**options.file, "shard": None}) as whole:
             whole.first()
-            types = columns_of(whole, is_typed=is_typed)
+            types, schema = columns_of(whole, is_typed=is_typed), whole.schema
     else:
-        types = columns_of(source, is_typed=is_typed)
+        types, schema = columns_of(source, is_typed=is_typed), source.schema
     if options.columns is not None:
         types = {name: types[name] for name in id_and(options.columns) if name in types}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
@@ -129,4 +129,4 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     if form == "csv":
         delimiter = "\t" if ending_of(options.output) in (".tsv", ".tab") else ","
         return CsvRows(fields, [*types, *added, other], delimiter)
-    return ParquetRows(fields, types, added, other)
+    return ParquetRows(fields, types, added, other, schema)

@@ -35,6 +35,7 @@ __all__ = [
     "Lines",
     "OutputForm",
     "Vectors",
+    "Work",
     "Writer",
     "form_of",
     "is_packed",
@@ -43,6 +44,8 @@ __all__ = [
 OutputForm = Literal["jsonl", "csv", "parquet", "batch", "npy"]
 Fields = Callable[[MapResult], dict[str, Any]]
 """From a result to the fields of a row of the output."""
+Work = Callable[[], bytes]
+"""Makes bytes in the thread that writes them, one after the other."""
 
 OTHER = "other_fields"
 """The column of a table for what has no other."""
@@ -100,7 +103,7 @@ class Writer:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
-    def add(self, result: MapResult) -> bytes:
+    def add(self, result: MapResult) -> bytes | Work:
         """Take the next row; return what can be written by now, which may be nothing."""
         raise NotImplementedError
 
@@ -108,7 +111,7 @@ class Writer:
         """Return what the second file has of a row that was added last."""
         return b""
 
-    def end(self) -> bytes:
+    def end(self) -> bytes | Work:
         """Return the end of the file, behind the rows that were added."""
         return b""
 

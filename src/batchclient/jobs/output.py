@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.forms import BESIDE
+from batchclient.jobs.forms import BESIDE, Work
 from batchclient.jobs.source import in_thread
 from batchclient.journal.lease import System
 
@@ -98,7 +98,7 @@ class Output:
         self.is_given_up: bool = False
         self.is_in_place: bool = False
         self._stall_s = stall_s
-        self._lines: list[bytes] = []
+        self._lines: list[bytes | Work] = []
         self._bytes = 0
         self._rows = 0
         self._writing: asyncio.Future[None] | None = None
@@ -227,11 +227,12 @@ class Output:
             self.link.symlink_to(self.part.name)
         return file
 
-    async def put(self, line: bytes, beside: bytes = b"", *, rows: int = 1) -> None:
+    async def put(self, line: bytes | Work, beside: bytes = b"", *, rows: int = 1) -> None:
         """Take the bytes of a row; wait while many are to be written.
 
         Args:
-            line: for the file. It may be empty: the writer of a table has taken the row.
+            line: for the file. It may be empty: the writer of a table has taken the row. What makes
+                bytes is called in the thread that writes.
             beside: for the second file.
             rows: that these bytes end.
 
@@ -239,7 +240,7 @@ class Output:
             OSError: rows cannot be written.
         """
         self._lines.append(line)
-        self._bytes += len(line)
+        self._bytes += len(line) if isinstance(line, bytes) else _TOGETHER_BYTES
         self._rows += rows
         if beside and self.beside is not None:
             await self.beside.put(beside)
@@ -269,8 +270,8 @@ class Output:
         if self.beside is not None:
             await self.beside.flush()
 
-    def _write(self, lines: list[bytes], rows: int) -> None:
-        joined = b"".join(lines)
+    def _write(self, lines: list[bytes | Work], rows: int) -> None:
+        joined = b"".join([line if isinstance(line, bytes) else line() for line in lines])
         data = memoryview(joined if self._packer is None else self._packer.compress(joined))
         while data:
             try:
@@ -286,7 +287,7 @@ class Output:
 
     # The end ---------------------------------------------------------------------------------------------------------
 
-    async def end(self, data: bytes) -> None:
+    async def end(self, data: bytes | Work) -> None:
         """Write the end of the file, and all rows before it.
 
         Raises:

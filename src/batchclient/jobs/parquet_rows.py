@@ -10,6 +10,8 @@ Rules:
 - Vectors are lists of a fixed size, that of the first one. Rows before it wait; where 65,536 rows
   have had none, lists may have any length.
 - A row group has about 4 MiB: memory does not grow with the file.
+- Columns are made, and packed, in the thread that writes them: pyarrow takes seconds for its first
+  array where pandas is installed.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, timedelta
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
 from batchclient._maps.arrow import INDEX, pyarrow_for
 from batchclient._maps.fields import encode
 from batchclient.jobs.csv_rows import distinct
-from batchclient.jobs.forms import Fields, Writer
+from batchclient.jobs.forms import Fields, Work, Writer
 from batchclient.jobs.source import Source
 from batchclient.types import MapResult
 
@@ -105,12 +108,15 @@ class ParquetRows(Writer):
         types: of the input's columns, by their names; ``None``: a text.
         added: the name of each field that an answer adds, and the name by which its type is known.
         other: the name of the column for what has no other.
+        schema: of the input's table, whose metadata stay; ``None``: it is none.
 
     Raises:
         ConfigError: pyarrow is not installed.
     """
 
-    def __init__(self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str], other: str) -> None:
+    def __init__(
+        self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str], other: str, schema: Any = None
+    ) -> None:
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
         self._types: dict[str, Any] = {name: _text() if kind is None else kind for name, kind in types.items()}
@@ -121,34 +127,46 @@ class ParquetRows(Writer):
         self._rows: list[dict[str, Any]] = []
         self._cells: list[_Cell | None] = []
         self._other = other
+        self._schema_in = schema
+        self._is_begun = False
         self._bytes = 0
         self._batches: list[Any] = []
         self._sink = io.BytesIO()
         self._writer: Any = None
 
-    def add(self, result: MapResult) -> bytes:
+    def add(self, result: MapResult) -> bytes | Work:
         fields = self._fields(result)
         self._rows.append(fields)
         self._cells.append(result.document.cells)
         self._bytes += sum(len(value) for value in fields.values() if isinstance(value, (str, bytes, list, array)))
-        if self._writer is None:
+        if not self._is_begun:
             vector = fields.get(self._vector) if self._vector is not None else None
             if self._vector is not None and vector is None and len(self._rows) < _WAITING_ROWS:
                 return b""
-            self._begin(vector)
+            self._is_begun = True
+            return self._packing(partial(self._begin, vector))
         if len(self._rows) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
-            self._pack()
-            if sum(batch.nbytes for batch in self._batches) >= _GROUP_BYTES:
-                self._write()
-        return self._taken()
+            return self._packing()
+        return b""
 
-    def end(self) -> bytes:
-        if self._writer is None:
-            self._begin(None)
-        self._pack()
-        self._write()
-        self._writer.close()
-        return self._taken()
+    def end(self) -> Work:
+        return self._packing((lambda: None) if self._is_begun else partial(self._begin, None), is_last=True)
+
+    def _packing(self, before: Callable[[], None] = lambda: None, *, is_last: bool = False) -> Work:
+        """Return what makes columns of the rows taken, and bytes of the columns."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        cells, self._cells = self._cells, []
+
+        def pack() -> bytes:
+            before()
+            self._pack(rows, cells)
+            if is_last or sum(batch.nbytes for batch in self._batches) >= _GROUP_BYTES:
+                self._write()
+            if is_last:
+                self._writer.close()
+            return self._taken()
+
+        return pack
 
     def _taken(self) -> bytes:
         """Take away what pyarrow has written, which counts its place in the file itself."""
@@ -166,14 +184,16 @@ class ParquetRows(Writer):
             size = () if vector is None else (len(vector),)
             self._types[self._vector] = arrow.list_(arrow.float32(), *size)
         self._columns = {name: _Column(arrow, kind) for name, kind in self._types.items()}
-        kinds = {name: each.kind for name, each in self._columns.items()}
-        self._schema = arrow.schema({**kinds, self._other: _text()})
+        given, columns = self._schema_in, self._columns.items()
+        told = {} if given is None else dict(zip(distinct(given.names), given, strict=True))
+        own = {name: told[name].metadata for name, each in columns if name in told and told[name].type == each.kind}
+        fields = [arrow.field(name, each.kind, metadata=own.get(name)) for name, each in columns]
+        metadata = None if given is None else given.metadata
+        self._schema = arrow.schema([*fields, arrow.field(self._other, _text())], metadata=metadata)
         self._writer = ParquetWriter(self._sink, self._schema)
 
-    def _pack(self) -> None:
-        """Turn the rows taken into a batch of columns."""
-        rows, self._rows, self._bytes = self._rows, [], 0
-        cells, self._cells = self._cells, []
+    def _pack(self, rows: list[dict[str, Any]], cells: list[_Cell | None]) -> None:
+        """Turn rows into a batch of columns."""
         tables = {id(each[0]): each[0] for each in cells if each is not None}.values()
         of_tables = {name for table in tables for name in table.schema.names} - self._added
         others = [
