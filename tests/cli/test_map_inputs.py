@@ -120,6 +120,21 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
     assert made[2]["error"] == {"type": "BadRow", "message": "line 3: 'picture' leads out of --media-root"}
 
 
+def test_a_pilot_opens_the_pictures_of_its_rows_alone(cli, tmp_path, out, monkeypatch):
+    opened, of = [], Media._bytes_of
+    monkeypatch.setattr(Media, "_bytes_of", lambda self, value, most: opened.append(value) or of(self, value, most))
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}
+    (tmp_path / "a.png").write_bytes(PNG)
+    source = write_rows(tmp_path / "in.jsonl", [{"picture": "a.png", "text": f"{number}"} for number in range(60)])
+    with serving(lambda asked: (200, {"id": "1", "choices": [choice]})) as server:
+        options = ["--base-url", server.url, "--model", "m", "--prompt", "{text}", "--image", "picture"]
+        chats = [*options, "--call", "chat", "--media-root", tmp_path]
+        told = cli("map", source, "-o", out, *chats, "--pilot", 20, "--first", 60)
+    assert told.exit_code == 0, told.output
+    # The first row is looked at before all others, twice.
+    assert len(opened) == 2 + 20 + 60
+
+
 def test_pictures_of_finished_rows_take_no_room_behind_a_slow_one(cli, tmp_path, out, monkeypatch):
     size = len("data:image/png;base64,") + len(base64.b64encode(PNG))
     monkeypatch.setattr("batchclient.jobs.media.MOST_OPEN_BYTES", 3 * size)

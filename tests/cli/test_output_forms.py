@@ -126,6 +126,20 @@ def test_parquet_of_json_lines_is_typed_and_loses_nothing(cli_map, source, tmp_p
     assert json.loads(last["other_fields"]) == {name: odd[name] for name in ("id", "k", "tags", "new", "big")}
 
 
+def test_a_value_that_python_cannot_hold_is_no_fault_where_nobody_names_its_column(cli_map, tmp_path):
+    table = pa.table({"text": ["a", "b"], "far": pa.array([0, 10**17], pa.date64())})
+    parquet.write_table(table, tmp_path / "in.parquet")
+    assert cli_map(tmp_path / "in.parquet", "-o", tmp_path / "out.parquet").exit_code == 0
+    assert parquet.read_table(tmp_path / "out.parquet")["far"].equals(
+        parquet.read_table(tmp_path / "in.parquet")["far"]
+    )
+    assert cli_map(tmp_path / "in.parquet", "-o", tmp_path / "out.jsonl").exit_code == 0
+    assert [row["far"] for row in read_rows(tmp_path / "out.jsonl")] == ["1970-01-01", None]
+    named = cli_map(tmp_path / "in.parquet", "-o", tmp_path / "named.jsonl", prompt="{text} {far}")
+    assert named.exit_code == 1
+    assert "line 2 has a date" in read_rows(tmp_path / "named.jsonl")[1]["error"]["message"]
+
+
 def test_a_parquet_file_is_packed_in_the_thread_that_writes_it(cli_map, monkeypatch, tmp_path):
     """pyarrow's first array takes seconds where pandas is installed: no call waits for it."""
     pack, threads = ParquetRows._pack, []

@@ -127,16 +127,23 @@ class Prompts:
         Raises:
             ConfigError, BadRow: there is none.
         """
+        return self._read(row, None if self._media is None else self._media.add)
+
+    def sketch(self, row: Row) -> RowCall:
+        """Do as ``read``, and open no file that the row names."""
+        return self._read(row, None if self._media is None else self._media.name)
+
+    def _read(self, row: Row, add: Callable[[Any, Row], list[Any]] | None) -> RowCall:
         made = self._calls.read(row)
         if self.model is not None and made.model is None:
             raise BadRow(f"{row.where} names no model, and the first row does: --model is for such rows")
         for name in self._added(made):
             if name in row:
                 raise BadRow(f"{row.where} has a field {name!r}, which the output would overwrite; give --answer-field")
-        if self._media is not None:
+        if add is not None:
             if made.call != "chat":
                 raise BadRow(f"--image and --audio: {row.where} is no chat")
-            made = made._replace(item=self._media.add(made.item, row))
+            made = made._replace(item=add(made.item, row))
         return made if self._system is None else made._replace(item=self._with_system(made, row))
 
     def check_first(self, first: Row, source: Source) -> str:

@@ -48,6 +48,10 @@ from batchclient_script import CLOSED
 __all__ = ["run_map"]
 
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_OF_REQUESTS = (
+    "messages", "conversations", "system", "prompt", "input", "url", "method", "body", "custom_id",
+)  # fmt: skip
+"""The fields of rows that are requests themselves."""
 _MOST_TOLD = 3
 """Rows with an id of an earlier row that are said one by one."""
 _SOON_S = 0.2
@@ -109,7 +113,8 @@ def _end(number: int) -> None:
 
 
 def _job(options: MapOptions, source: Source) -> int:
-    options, client, call_of = _begin(options, source)
+    options, client, prompts = _begin(options, source)
+    call_of = blame(prompts.read, options.columns or ())
     options, output = output_of(options, source)
     with kept_by(options, output, source.stamp) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -120,7 +125,7 @@ def _job(options: MapOptions, source: Source) -> int:
         pilot = None
         if options.pilot is not None and kept is not None:
             with _open(options) as again:
-                read = _read(again, call_of, random_rows=options.pilot)
+                read = _read(again, blame(prompts.sketch, options.columns or ()), random_rows=options.pilot)
             pilot = Pilot(client, read, call_of, options, kept)
         job = _make_job(options, source, output, client, call_of, kept, pilot)
         asyncio.run(job.run())
@@ -149,11 +154,11 @@ def _open(options: MapOptions) -> Source:
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
     columns = options.columns
-    wanted = None
-    if columns is not None and options.prompt is not None:
-        media = () if options.media is None else options.media.fields
-        own = () if options.row_params == "ignore" else parameter_types()
-        wanted = {"id", *columns, *media, *fields_of(options.prompt), *own}
+    media = () if options.media is None else options.media.fields
+    own = () if options.row_params == "ignore" else parameter_types()
+    names = _OF_REQUESTS if options.prompt is None else fields_of(options.prompt)
+    used = {"id", *media, *names, *own}
+    wanted = None if columns is None or options.prompt is None else {*used, *columns}
     try:
         return open_source(
             options.source,
@@ -161,17 +166,18 @@ def _open(options: MapOptions) -> Source:
             # Fields that are not written may have any name.
             reserved=added if columns is None else (),
             wanted=wanted,
+            used=used,
             most=options.first,
         )
     except OSError as error:
         raise Refusal(f"{named(shown(options.source), 'IN')}: {reason_of(error)}") from None
 
 
-def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient, Callable[[Row], RowCall]]:
+def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient, Prompts]:
     """Check the options as far as possible without sending.
 
     Returns:
-        The options, with the call that the first row makes; the client; the reader of calls.
+        The options, with the call that the first row makes; the client; what makes the calls.
     """
     is_kept = options.journal is not None or (options.output != "-" and Output(options.output).is_file)
     for name, is_given in (("--dedupe", options.dedupe), ("--pilot", options.pilot)):
@@ -208,7 +214,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
             options = replace(options, client=options.client | {"model": prompts.model})
             client = BatchClient(**options.client)
         client.stream_map((), rows=call_of, **options.arguments)
-    return options, client, call_of
+    return options, client, prompts
 
 
 def _make_job(
@@ -282,7 +288,8 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         # The report may go anywhere, and rows go where the job's may.
         place = place_of(*output_of(options, source))
     options.client.update(detect=options.client["dialect"] is None or None, server_metrics=False)
-    options, client, call_of = _begin(options, source)
+    options, client, prompts = _begin(options, source)
+    call_of = blame(prompts.read, options.columns or ())
     dry_run = DryRun(
         client,
         _read(

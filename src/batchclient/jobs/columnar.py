@@ -4,7 +4,8 @@ Rules:
 - Rows have values of Python: ``datetime``, ``Decimal``, ``bytes``. ``OUT`` says how it writes them.
   Of a value that these may not hold as it is, the row knows the cell in the table, too.
 - Columns that nobody asks for are not read. A batch of Parquet holds about 256 KiB.
-- A row with a value that Python cannot hold is unusable. Reading goes on.
+- A row with a value that Python cannot hold is unusable, unless nobody uses the column: then it has
+  ``None`` there. Reading goes on.
 - A shard is a range of rows; only the row groups, or batches, that have them are read.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
@@ -44,13 +45,16 @@ def count_of_parquet(file: Any, shard: Shard | None) -> int:
     return end - start
 
 
-def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[Row]:
+def rows_of_parquet(
+    file: Any, choose: Choose, shard: Shard | None, used: Collection[str] | None = None
+) -> Iterator[Row]:
     """Yield the rows of a Parquet file.
 
     Args:
         file: a path, or a file with ``seek``.
         choose: the columns.
         shard: the part to read.
+        used: the columns without whose values a row is unusable; ``None``: all.
 
     Raises:
         ConfigError: a column is not there, or pyarrow is not.
@@ -67,10 +71,12 @@ def rows_of_parquet(file: Any, choose: Choose, shard: Shard | None) -> Iterator[
         names = opened.schema_arrow.names
         asked = columns if distinct(names) == names else None  # which knows a column by its own name alone
         batches = opened.iter_batches(size, row_groups=places, columns=asked, use_threads=False)
-        yield from _rows_of(batches, columns, first, start, end)
+        yield from _rows_of(batches, columns, used, first, start, end)
 
 
-def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: bool) -> Iterator[Row]:
+def rows_of_arrow(
+    file: Any, choose: Choose, shard: Shard | None, used: Collection[str] | None = None, *, is_stream: bool
+) -> Iterator[Row]:
     """Yield the rows of Arrow's IPC form: of a file, or of a stream, which has no shards.
 
     The arguments and errors are those of ``rows_of_parquet``.
@@ -79,7 +85,7 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
     with _said():
         if is_stream:
             stream = arrow.ipc.open_stream(file)
-            yield from _rows_of(stream, choose(stream.schema))
+            yield from _rows_of(stream, choose(stream.schema), used)
             return
         # Of a file that is the user's, nothing is closed.
         with arrow.memory_map(file) if isinstance(file, str) else nullcontext(file) as mapped:
@@ -89,7 +95,7 @@ def rows_of_arrow(file: Any, choose: Choose, shard: Shard | None, *, is_stream: 
             first, start, end = 0, 0, sys.maxsize
             if shard is not None:
                 places, first, start, end = _cut([opened.get_batch(place).num_rows for place in places], shard)
-            yield from _rows_of(map(opened.get_batch, places), columns, first, start, end)
+            yield from _rows_of(map(opened.get_batch, places), columns, used, first, start, end)
 
 
 @contextmanager
@@ -129,7 +135,12 @@ def _cut(counts: Sequence[int], shard: Shard | None) -> tuple[list[int], int, in
 
 
 def _rows_of(
-    batches: Iterable[Any], columns: list[str], first: int = 0, start: int = 0, end: int = sys.maxsize
+    batches: Iterable[Any],
+    columns: list[str],
+    used: Collection[str] | None,
+    first: int = 0,
+    start: int = 0,
+    end: int = sys.maxsize,
 ) -> Iterator[Row]:
     """Yield the rows from ``start`` to ``end`` of batches, whose first row has the number ``first``."""
     for batch in batches:
@@ -141,7 +152,8 @@ def _rows_of(
         kept = wanted.select([name for name, kind in kinds if str(kind) not in _PLAIN])
         for place, fields in enumerate(rows_of_batch(wanted)):
             if isinstance(fields, PartialRow):
-                row = Row((), begin + 1 + place, next(iter(fields.faults.values())))
+                why = next((why for name, why in fields.faults.items() if used is None or name in used), None)
+                row = Row({name: fields.get(name) for name in columns} if why is None else (), begin + 1 + place, why)
                 row.cells = wanted, place
             else:
                 row = Row(fields, begin + 1 + place)

@@ -226,6 +226,7 @@ class File(Source):
         form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
         wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
             nothing else is read. ``None``: all is used.
+        used: of these, the fields without which a row of a table is unusable. ``None``: all.
         reserved: fields that no row may have, because the output adds them.
         most: rows to read, at most, faulty rows included; ``None`` for all.
         name: of an open file, where it has none of its own.
@@ -249,6 +250,7 @@ class File(Source):
         *,
         columns: Sequence[str] | None = None,
         wanted: Collection[str] | None = None,
+        used: Collection[str] | None = None,
         shard: str | Sequence[int] | None = None,
         delimiter: str | None = None,
         escape: str | None = None,
@@ -277,7 +279,7 @@ class File(Source):
         self._reader: Bytes | None = None
         self._packed: Packed | None = None
         self._taken_bytes = 0
-        self._wanted = wanted
+        self._wanted, self._used = wanted, None if used is None else _roots(used)
         self._reserved = frozenset(reserved)
 
     def _open(self, path: str) -> None:
@@ -341,10 +343,10 @@ class File(Source):
             if by or not _is_seekable(self._given):
                 raise ConfigError(f"{self.name}: Parquet and Arrow's file form need a plain file, not packed, no pipe")
             if self.form == "parquet":
-                return rows_of_parquet(self._table(), self._choose, self._shard)
-            return rows_of_arrow(self._table(), self._choose, self._shard, is_stream=False)
+                return rows_of_parquet(self._table(), self._choose, self._shard, self._used)
+            return rows_of_arrow(self._table(), self._choose, self._shard, self._used, is_stream=False)
         if self.form == "arrow":
-            return self._hashed(rows_of_arrow(file, self._choose, None, is_stream=True))
+            return self._hashed(rows_of_arrow(file, self._choose, None, self._used, is_stream=True))
         encoding = self._encoding or next((codec for mark, codec in _MARKS.items() if start.startswith(mark)), "utf-8")
         if self._encoding is None and encoding == "utf-8" and b"\0" in start[:4]:
             raise ConfigError(
@@ -436,11 +438,16 @@ class File(Source):
             return self._columns
         if self._wanted is None:
             return [each for each in names if not each.startswith(INDEX)]
-        wanted = {part for path in self._wanted for part in (path, re.split(r"[.\[]", path)[0])}
+        wanted = _roots(self._wanted)
         return [each for each in names if each in wanted]
 
     def _table(self) -> Any:
         return self._given if self._path is None else self._path
+
+
+def _roots(paths: Collection[str]) -> set[str]:
+    """Return the names of the fields that paths may lead through."""
+    return {part for path in paths for part in (path, re.split(r"[.\[]", path)[0])}
 
 
 def _with_columns(row: Row, columns: Sequence[str]) -> Row:
