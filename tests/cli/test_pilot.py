@@ -12,6 +12,7 @@ from tests.fakes.pages import serving
 from batchclient import Choice, Completion, MapResult, Usage
 from batchclient.cli import _job, _pilot
 from batchclient.cli._audit import Audit
+from batchclient.cli._kept import Kept
 from batchclient.cli._progress import Meter, Snapshot
 from batchclient.jobs import Row
 
@@ -218,6 +219,32 @@ def test_a_finished_job_is_audited_from_its_journal(ask, asked, out):
     assert status == 0 and 20 <= len(again) <= 60 and sum(asked.prompts.values()) == ROWS + len(again)
     assert lines[-1] == f"audit: {len(again)} of {len(again)} rows answered again, alone; other answers: 0"
     assert out.read_bytes() == before
+
+
+def test_after_a_kill_in_the_audit_the_audit_alone_is_made_up_for(ask, asked, out, monkeypatch):
+    command, seen, run = ["--new", "--audit", "20%", "--temperature", 0], [], Audit.run
+
+    async def killed(self):
+        seen.append(sorted(path.name for path in out.parent.iterdir()))
+        await run(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Audit, "run", killed)
+        patch.setattr(Kept, "audited", lambda self: None)
+        for _ in range(2):
+            asked.prompts.clear()
+            ask(*command)
+        before = out.read_bytes()
+    names = ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
+    assert seen == [[*names, "out.jsonl.journal.lease"]] * 2
+    assert sorted(path.name for path in out.parent.iterdir()) == names
+    asked.prompts.clear()
+    assert ask(*command)[0] == 0 and out.read_bytes() == before
+    assert 20 <= sum(asked.prompts.values()) <= 60
+    # Once it is made, the command begins anew as ever.
+    asked.prompts.clear()
+    assert ask(*command)[0] == 0 and len(asked.prompts) == ROWS
 
 
 def test_a_pilot_counts_rows_that_the_journal_sends_again(ask, asked, out):

@@ -278,7 +278,9 @@ class Job:
             raise self._watch_error
         self.seconds = time.monotonic() - self._started_at
         if self.audit is not None and is_complete and self.output_error is None:
-            await self._unless_stopped(self.audit.run)
+            is_audited = await self._unless_stopped(self.audit.run)
+            if is_audited and self._kept is not None:
+                await in_thread(self._kept.audited)
 
     async def _end(self, *, is_complete: bool) -> None:
         """Write what is left, and put the output in its place, if these are all rows."""

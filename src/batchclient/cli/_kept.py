@@ -6,6 +6,7 @@ Rules:
   and ``OUT`` before it is renamed, so that it is known as the job's own, also as a copy or by
   another name. Any other ``OUT`` is refused, unless ``--new`` is given.
 - A note of another form is none, whatever its checksum says.
+- A job whose audit is still to come says so: the same command makes up for it, also with ``--new``.
 - ``--new`` keeps its answers in ``OUT.journal.new``, and ``OUT`` and its journal stay as they are
   until the new ``OUT`` is whole. Then ``OUT`` is renamed first, and the journal after it: whoever
   finds ``OUT`` renamed and the journal not, does the second step.
@@ -65,6 +66,7 @@ class _Note(_FileNote, total=False):
     finished: str
     input: str
     seconds: float
+    audit: float | None
     status: int
     broken: str
     bad: dict[str, int]
@@ -115,11 +117,14 @@ def kept_by(options: MapOptions, output: Output, source: list[Any] | None) -> It
             with suppress(ConfigError) if not is_new else nullcontext():
                 new = open_at(fresh)
         output.look()
-        if new is not None and Kept(new, place, options, output, source).is_in_place:
+        if new is not None and Kept(new, place, options, output, source).is_renamed:
             # The run before was killed between its renames.
             _rename(fresh, place)
             stack.close()
             old, new, is_new = open_at(place), None, False
+        if is_new and new is None and old is not None:
+            # The run before was killed in its audit.
+            is_new = not Kept(old, place, options, output, source).is_to_be_audited
         if not is_new and old is None:
             if new is not None and new.job is not None:
                 raise Refusal(f"{fresh} has {new.rows:,} rows of a job begun with --new; --new goes on with it")
@@ -247,6 +252,12 @@ class Kept:
         return self._is_of(self._told, self._output)
 
     @property
+    def is_renamed(self) -> bool:
+        """Whether ``OUT`` is that file, and not one before of the same bytes."""
+        part = self._told.get("part")
+        return self.is_in_place and not (part and os.path.lexists(self._output.path.with_name(part)))
+
+    @property
     def _is_beside(self) -> bool:
         """Whether the second file, if there has to be one, is that of the finished job."""
         beside = self._output.beside
@@ -258,6 +269,13 @@ class Kept:
         if then is None or now is None or then[:1] != now[:1]:
             return False
         return then[:2] == now or (len(then) == 3 and then[2] == output.checksum_before())
+
+    @property
+    def is_to_be_audited(self) -> bool:
+        """Whether a job with these settings is finished, and the audit that it wants is not."""
+        told = self._told
+        is_done = self.is_in_place and self._is_beside and told.get("facts") == self._facts
+        return is_done and bool(self._facts["in"]) and self._options.audit == told.get("audit") is not None
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
@@ -313,7 +331,7 @@ class Kept:
         told = self._told
         if (
             self._fresh is not None
-            or not (self.is_in_place and self._is_beside)
+            or not (self.is_renamed and self._is_beside)
             or told.get("facts") != self._facts
             or not self._facts["in"]
             # Media may have changed: the journal knows answers by the bytes that were sent.
@@ -391,7 +409,13 @@ class Kept:
         self._told |= self._stamps(self._output, file)
         if beside is not None:
             self._note_beside(**self._stamps(beside, beside.status))
-        self._note(facts=self._facts, finished=_now(), seconds=self._seconds(seconds), **counts)
+        seconds, audit = self._seconds(seconds), self._options.audit
+        self._note(facts=self._facts, finished=_now(), seconds=seconds, audit=audit, **counts)
+
+    def audited(self) -> None:
+        """Note that the audit has ended, if that can be written."""
+        with suppress(OSError, BatchClientError):
+            self._note(audit=None)
 
     def leave(self, seconds: float) -> None:
         """Note how long a run was that did not come to the end, if that can be written."""
@@ -414,8 +438,11 @@ class Kept:
             is_ours = not os.path.lexists(self.place) if self._old is None else self._old.still_held()
             if not is_ours:
                 raise OSError(errno.EEXIST, f"{self.place}: another file is there; the job's is {self._fresh}")
-            _rename(self._fresh, self.place)
-            self._fresh = None
+            if self._old is not None:
+                self._old.close()
+            self.journal.move(self.place)
+            sync_folder(self.place.parent)
+            self._fresh = self._old = None
 
     @property
     def _earlier(self) -> list[dict[str, Any]]:

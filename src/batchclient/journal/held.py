@@ -345,6 +345,17 @@ class HeldJournal:
             return record_in(os.pread(self._file, size, place))
         return None if key is None else self.find([(key, n)])[0]
 
+    def move(self, path: Path) -> None:
+        """Rename the file, over one that nobody writes. The lease goes with it.
+
+        Raises:
+            JournalLost, OSError: as for ``put``; or somebody has a lease there.
+        """
+        with self._lock:
+            self._checked_lease().move(path)
+            self.path.replace(path)
+            self.path = path
+
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""
         lease = self.lease

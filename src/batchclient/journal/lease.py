@@ -199,6 +199,7 @@ class LeaseFile:
         self.lease: Lease = Lease(system.host, system.boot, os.getpid(), since, secrets.token_hex(8))
         self.lost: str = ""
         self._renewed_at = 0.0
+        self._lock = threading.Lock()
         self._ended = threading.Event()
 
     def read(self) -> bytes | None:
@@ -263,12 +264,28 @@ class LeaseFile:
             OSError: the lease cannot be read or written.
         """
         began = self.system.now()
-        if self.is_ours():
-            self.lease = replace(self.lease, counter=f"{int(self.lease.counter) + 1:012}")
-            self._write(self.lease.line())
-            self._renewed_at = began
-        else:
-            self.lost = "another process has taken it, or its lease was removed"
+        with self._lock:
+            if self.is_ours():
+                self.lease = replace(self.lease, counter=f"{int(self.lease.counter) + 1:012}")
+                self._write(self.lease.line())
+                self._renewed_at = began
+            else:
+                self.lost = "another process has taken it, or its lease was removed"
+
+    def move(self, path: Path) -> None:
+        """Go with the journal to another path.
+
+        Raises:
+            OSError: somebody has a lease there, or it cannot be written.
+        """
+        with self._lock:
+            before, self.path = self.path, path.with_name(f"{path.name}.lease")
+            try:
+                self._write(self.lease.line(), os.O_CREAT | os.O_EXCL)
+            except OSError:
+                self.path = before
+                raise
+            before.unlink(missing_ok=True)
 
     def is_ours(self) -> bool:
         """Whether the file has this process's token.
