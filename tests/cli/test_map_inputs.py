@@ -120,7 +120,7 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
     assert made[2]["error"] == {"type": "BadRow", "message": "line 3: 'picture' leads out of --media-root"}
 
 
-def test_a_pilot_opens_the_pictures_of_its_rows_alone(cli, tmp_path, out, monkeypatch):
+def test_a_pilot_opens_the_pictures_of_its_rows_alone_and_a_finished_job_none(cli, tmp_path, out, monkeypatch):
     opened, of = [], Media._bytes_of
     monkeypatch.setattr(Media, "_bytes_of", lambda self, value, most: opened.append(value) or of(self, value, most))
     choice = {"index": 0, "message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}
@@ -130,9 +130,15 @@ def test_a_pilot_opens_the_pictures_of_its_rows_alone(cli, tmp_path, out, monkey
         options = ["--base-url", server.url, "--model", "m", "--prompt", "{text}", "--image", "picture"]
         chats = [*options, "--call", "chat", "--media-root", tmp_path]
         told = cli("map", source, "-o", out, *chats, "--pilot", 20, "--first", 60)
-    assert told.exit_code == 0, told.output
-    # The first row is looked at before all others, twice.
-    assert len(opened) == 2 + 20 + 60
+        assert told.exit_code == 0, told.output
+        # The first row is looked at before all others, twice.
+        assert len(opened) == 2 + 20 + 60
+        opened.clear()
+        assert "nothing to do" in cli("map", source, "-o", out, *chats, "--first", 60).stderr
+        assert len(opened) == 2
+        (tmp_path / "a.png").write_bytes(PNG + b"other")
+        changed = cli("map", source, "-o", out, *chats, "--first", 60)
+        assert changed.exit_code == 0 and "nothing to do" not in changed.stderr
 
 
 def test_pictures_of_finished_rows_take_no_room_behind_a_slow_one(cli, tmp_path, out, monkeypatch):

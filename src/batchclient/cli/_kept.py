@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -67,6 +67,7 @@ class _Note(_FileNote, total=False):
     input: str
     seconds: float
     audit: float | None
+    media: str | None
     status: int
     broken: str
     bad: dict[str, int]
@@ -83,12 +84,15 @@ _bounds = TypeAdapter(tuple[float, float])
 
 
 @contextmanager
-def kept_by(options: MapOptions, output: Output, source: list[Any] | None) -> Iterator[Kept | None]:
+def kept_by(
+    options: MapOptions, output: Output, source: list[Any] | None, media: Callable[[], str | None] = lambda: None
+) -> Iterator[Kept | None]:
     """Open what keeps a job's answers; ``None``: rows go to the output alone.
 
     Args:
         options, output: of the job.
         source: changes with an input that can be read again; ``None``: it cannot.
+        media: tells what changes with the files that its rows name.
 
     Raises:
         Refusal, ConfigError: there is a job or a file that the command does not go on with.
@@ -133,7 +137,7 @@ def kept_by(options: MapOptions, output: Output, source: list[Any] | None) -> It
         # The command before may have ended while its journal was waited for.
         output.look()
         output.check_free()
-        kept = Kept(held, place, options, output, source, fresh=fresh if is_new else None, old=old)
+        kept = Kept(held, place, options, output, source, fresh=fresh if is_new else None, old=old, media=media)
         kept.check()
         yield kept
 
@@ -202,6 +206,7 @@ class Kept:
         source: changes with the input, if that can be read again.
         fresh: where the journal is until the end; ``None``: in its place.
         old: the journal that is in its place until then, if there is one.
+        media: as for ``kept_by``.
 
     Attributes:
         journal: the argument.
@@ -217,7 +222,9 @@ class Kept:
         *,
         fresh: Path | None = None,
         old: HeldJournal | None = None,
+        media: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._media = media
         self.journal: HeldJournal = journal
         self.place: Path = place
         self._fresh = fresh
@@ -334,14 +341,13 @@ class Kept:
             or not (self.is_renamed and self._is_beside)
             or told.get("facts") != self._facts
             or not self._facts["in"]
-            # Media may have changed: the journal knows answers by the bytes that were sent.
-            or self._options.media is not None
             # It asks rows again; the others come from the journal.
             or self._options.audit is not None
         ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
-        return None if again else told.get("status")
+        # The journal knows answers by the bytes that were sent, which may be others now.
+        return None if again or told.get("media") != self._media() else told.get("status")
 
     @property
     def failed(self) -> str:
@@ -409,8 +415,9 @@ class Kept:
         self._told |= self._stamps(self._output, file)
         if beside is not None:
             self._note_beside(**self._stamps(beside, beside.status))
-        seconds, audit = self._seconds(seconds), self._options.audit
-        self._note(facts=self._facts, finished=_now(), seconds=seconds, audit=audit, **counts)
+        seconds, audit, media = self._seconds(seconds), self._options.audit, self._options.media
+        stamp = None if media is None else f"{media.stamp:016x}"
+        self._note(facts=self._facts, finished=_now(), seconds=seconds, audit=audit, media=stamp, **counts)
 
     def audited(self) -> None:
         """Note that the audit has ended, if that can be written."""

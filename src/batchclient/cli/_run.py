@@ -116,7 +116,7 @@ def _job(options: MapOptions, source: Source) -> int:
     options, client, prompts = _begin(options, source)
     call_of = blame(prompts.read, options.columns or ())
     options, output = output_of(options, source)
-    with kept_by(options, output, source.stamp) as kept:
+    with kept_by(options, output, source.stamp, partial(_media_stamp, options)) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -133,6 +133,17 @@ def _job(options: MapOptions, source: Source) -> int:
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
             say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
     return status_of(job)
+
+
+def _media_stamp(options: MapOptions) -> str | None:
+    """Return what changes with the files that the input's rows name, which are not opened."""
+    if options.media is None:
+        return None
+    stamp = 0
+    with _open(options) as again:
+        for row in again.read():
+            stamp ^= options.media.stamp_of(row)
+    return f"{stamp:016x}"
 
 
 def _open(options: MapOptions) -> Source:

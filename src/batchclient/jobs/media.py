@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import base64
 import errno
+import hashlib
 import os
 import stat
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ class Media:
 
     Attributes:
         fields: of both kinds.
+        stamp: changes with the files of the rows read ahead, as far as path, size and mtime tell.
 
     Raises:
         ConfigError: there is no such folder.
@@ -60,6 +63,7 @@ class Media:
 
     def __init__(self, images: Sequence[str], audio: Sequence[str] = (), root: str | None = None) -> None:
         self.fields: tuple[str, ...] = (*images, *audio)
+        self.stamp: int = 0
         self._open: dict[int, int] = {}
         self._room = threading.Condition()
         self._kinds = [(name, "image", _IMAGES) for name in images] + [(name, "audio", _SOUNDS) for name in audio]
@@ -80,6 +84,7 @@ class Media:
 
     def read_ahead(self, row: Row) -> Row:
         """Do as ``load``, and wait for room; ``leave`` makes it. One row of any size has room."""
+        self.stamp ^= self.stamp_of(row)
         media = self.load(row).media
         parts = () if isinstance(media, BadRow) else media
         size = sum(len(part[part["type"]]["url"]) for part in parts)
@@ -87,6 +92,23 @@ class Media:
             self._room.wait_for(lambda: not self._open or sum(self._open.values()) + size <= MOST_OPEN_BYTES)
             self._open[id(row)] = size
         return row
+
+    def stamp_of(self, row: Row) -> int:
+        """Return what changes with the files that a row names; none is opened."""
+        told: list[Any] = []
+        for name in self.fields if row.fault is None else ():
+            value = row.get(name)
+            for each in value if isinstance(value, list) else [value]:
+                path = each.get("path") if isinstance(each, dict) and each.get("bytes") is None else each
+                if self._root is None or not isinstance(path, str) or path.lower().startswith(_URLS):
+                    continue
+                with suppress(OSError, ValueError):
+                    status = (self._root / path).stat()
+                    told.append((path, status.st_ino, status.st_size, status.st_mtime_ns))
+        if not told:
+            return 0
+        data = repr((os.fspath(self._root or ""), row.file, row.line, told)).encode("utf-8", "surrogatepass")
+        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 
     def name(self, item: str | list[Any], row: Row) -> list[Any]:
         """Do as ``add``, and read no file: where a picture would be, stands what names it."""
