@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from batchclient._calls.fan_out import call_together
@@ -54,6 +55,32 @@ class WireCalls:
     items: list[Any]
     model: str
     params: dict[str, Any]
+
+    def request(
+        self,
+        client: BatchClient,
+        timeout_s: float | None,
+        max_attempts: int | None,
+        now: float,
+        place: int,
+        waiter: Any,
+    ) -> Request:
+        """Return the request of the call at a place.
+
+        Raises:
+            ConfigError: batchclient refuses the call, which the server may take.
+        """
+        return client._calls.make(
+            self.items[place],
+            self.model,
+            NOT_GIVEN if timeout_s is None else timeout_s,
+            self.params,
+            waiter,
+            now,
+            kind=self.kind,
+            verbatim=True,
+            max_attempts=max_attempts,
+        )
 
 
 def read_body(path: str, body: object) -> WireCalls | None:
@@ -117,23 +144,9 @@ async def make_calls(
     Raises:
         BatchClientError: of the first call that failed; ``reply`` is the server's own.
     """
-    runner, maker = client._start(), client._calls
+    runner = client._start()
     backend = runner.backend
-    now = backend.now()
-
-    def make(place: int, waiter: Any) -> Request:
-        return maker.make(
-            calls.items[place],
-            calls.model,
-            NOT_GIVEN if timeout_s is None else timeout_s,
-            calls.params,
-            waiter,
-            now,
-            kind=calls.kind,
-            verbatim=True,
-            max_attempts=max_attempts,
-        )
-
+    make = partial(calls.request, client, timeout_s, max_attempts, backend.now())
     if len(calls.items) > 1:
         try:
             answers = await call_together(runner, len(calls.items), make)

@@ -16,10 +16,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, wraps
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import openai
@@ -42,7 +44,7 @@ from batchclient.openai._keys import asked, with_key
 from batchclient.openai._results import error_of, numbered, response_of, validated
 from batchclient.openai._seams import is_untouched
 from batchclient.openai._sharing import Past
-from batchclient.types import NOT_GIVEN, Reply
+from batchclient.types import Reply
 
 if TYPE_CHECKING:
     from batchclient._shell.runner import Runner
@@ -146,7 +148,7 @@ class _Route:
         extra, headers = options.get("extra_json"), options.get("headers")
         if isinstance(bounds, Past):
             return None
-        if headers and (RAW in map(str.lower, headers) or not are_left_out(batching.header_roles, headers)):
+        if headers and not (are_left_out(batching.header_roles, headers) and self._may_read(given)):
             return None
         subject, model = params.get(self._subject), params.get("model")
         calls: WireCalls | None
@@ -169,57 +171,54 @@ class _Route:
         try:
             runner = batch_client._start()
             backend = runner.backend
-            request = batch_client._calls.make(
-                calls.items[0],
-                calls.model,
-                NOT_GIVEN if timeout_s is None else timeout_s,
-                calls.params,
-                backend.waiter(),
-                backend.now(),
-                kind=calls.kind,
-                verbatim=True,
-                max_attempts=max_attempts,
-            )
+            request = calls.request(batch_client, timeout_s, max_attempts, backend.now(), 0, backend.waiter())
         except BatchClientError:
             return None
         runner.submit(request)
         return runner, request
 
-    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply) -> Any:
-        """Return the answer to a plain call, as an instance of openai's type."""
+    def _may_read(self, given: Mapping[str, Any]) -> bool:
+        """Whether the answer can be read here, in the form that the caller wants."""
+        return True
+
+    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply, began: float) -> Any:
+        """Return the answer to a plain call, or what gives the raw response that is wanted."""
+        if "extra_headers" in given and _is_raw(given["extra_headers"]):
+            options, request = self._request(client, given, key, reply.attempts - 1)
+            response = response_of(reply, request, began)
+            read = {"cast_to": self._cast_to, "options": options, "stream": False, "stream_cls": None}
+            return client._process_response(response=response, **read)
         answer = validated(self._cast_to, reply)
         if answer is None:
-            response = response_of(reply, self._request(client, given, key, reply.attempts - 1))
+            response = response_of(reply, self._request(client, given, key, reply.attempts - 1)[1])
             answer = client._process_response_data(data=reply.body, cast_to=self._cast_to, response=response)
             numbered(answer, reply)
         return answer
 
     def error(self, client: Any, given: dict[str, Any], key: str, error: BatchClientError) -> openai.OpenAIError:
         """Return openai's exception for a plain call's error."""
-        return error_of(client, error, self._request(client, given, key, max(0, error.attempt - 1)))
+        return error_of(client, error, self._request(client, given, key, max(0, error.attempt - 1))[1])
 
-    def _request(self, client: Any, given: dict[str, Any], key: str, retries_taken: int) -> Any:
-        """The request that openai would have built for a plain call."""
+    def _request(
+        self, client: Any, given: dict[str, Any], key: str, retries_taken: int
+    ) -> tuple[FinalRequestOptions, Any]:
+        """The options and the request that openai would have built for a plain call."""
         plain = self._plain(given)
         assert plain is not None, "other calls do not begin here"
         body, options = plain
-        final = FinalRequestOptions.construct(method="post", url=self._path, json_data=body, **options)
-        return client._build_request(with_key(client, final, key), retries_taken=retries_taken)
+        final = with_key(
+            client, FinalRequestOptions.construct(method="post", url=self._path, json_data=body, **options), key
+        )
+        return final, client._build_request(final, retries_taken=retries_taken)
+
+
+def _is_raw(headers: Mapping[str, Any] | None) -> bool:
+    """Whether the caller wants the response itself, as openai's own code says it."""
+    return headers is not None and RAW in map(str.lower, headers)
 
 
 def _creates(route: _Route) -> Any:
     """Return the ``create`` of a resource."""
-
-    async def make_several(resource: Any, client: Any, given: dict[str, Any], plan: _Plan, key: str) -> Any:
-        batching = client._batching
-        try:
-            reply = await batching.reply(batching.identity(client, key), *plan)
-        except BatchClientError as error:
-            raise route.error(client, given, key, error) from error
-        if not isinstance(reply, Past):
-            return route.read(client, given, key, reply)
-        with asked(client, key):
-            return await route.openais.create(resource, **given)
 
     @_like(route.openais.create)
     async def create(self: Any, **given: Any) -> Any:
@@ -227,24 +226,31 @@ def _creates(route: _Route) -> Any:
         plan = route.plan(client, given) if asyncio._get_running_loop() is not None else None
         if plan is None:
             return await route.openais.create(self, **given)
-        key = await client._refresh_api_key() if client._batching.asks_for_key else client.api_key
+        batching, began = client._batching, time.perf_counter()
+        key = await client._refresh_api_key() if batching.asks_for_key else client.api_key
         begun = route.begin(client, plan, key)
-        if begun is None:
-            return await make_several(self, client, given, plan, key)
-        runner, request = begun
-        # Nothing waits with the call that nobody reads.
-        del begun, plan
         try:
-            answer = await runner.backend.wait(request.waiter)
+            if begun is None:
+                reply = await batching.reply(batching.identity(client, key), *plan)
+            else:
+                runner, request = begun
+                # Nothing waits with the call that nobody reads.
+                del begun, plan
+                try:
+                    answer = await runner.backend.wait(request.waiter)
+                except BaseException:
+                    runner.leave(request)
+                    raise
+                reply = answer.reply
+                reply.attempts = answer.attempts
+                batching.sharing.answered(reply, 1)
         except BatchClientError as error:
             raise route.error(client, given, key, error) from error
-        except BaseException:
-            runner.leave(request)
-            raise
-        reply = answer.reply
-        reply.attempts = answer.attempts
-        client._batching.sharing.answered(reply, 1)
-        return route.read(client, given, key, reply)
+        if isinstance(reply, Past):
+            with asked(client, key):
+                return await route.openais.create(self, **given)
+        made = route.read(client, given, key, reply, began)
+        return await made if isinstance(made, CoroutineType) else made
 
     return create
 
@@ -258,17 +264,17 @@ def _creates_blocking(route: _Route) -> Any:
         plan = route.plan(client, given) if client._shares else None
         if plan is None:
             return route.openais.create(self, **given)
-        batching = client._batching
+        batching, began = client._batching, time.perf_counter()
         key = client._refresh_api_key() if batching.asks_for_key else client.api_key
         try:
             # Who asks is known here: other threads may set other values before the loop looks.
             reply = batching.reply_to_thread(batching.identity(client, key), *plan)
         except BatchClientError as error:
             raise route.error(client, given, key, error) from error
-        if not isinstance(reply, Past):
-            return route.read(client, given, key, reply)
-        with asked(client, key):
-            return route.openais.create(self, **given)
+        if isinstance(reply, Past):
+            with asked(client, key):
+                return route.openais.create(self, **given)
+        return route.read(client, given, key, reply, began)
 
     return create
 
@@ -279,14 +285,18 @@ class _EmbeddingRoute(_Route):
     def _plain(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         return super()._plain({"encoding_format": "base64", **given})
 
-    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply) -> Any:
+    def _may_read(self, given: Mapping[str, Any]) -> bool:
+        # A raw response decodes its vectors by a function of openai's own ``create``.
+        return "encoding_format" in given or not _is_raw(given["extra_headers"])
+
+    def read(self, client: Any, given: dict[str, Any], key: str, reply: Reply, began: float) -> Any:
         """Return the answer to a plain call, its vectors as lists of numbers."""
         if "encoding_format" in given or not isinstance(reply.body, dict):
-            return super().read(client, given, key, reply)
+            return super().read(client, given, key, reply, began)
         for item in reply.body.get("data") or ():
             if isinstance(item.get("embedding"), str):
                 item["embedding"] = array("f", b64decode(item["embedding"])).tolist()
-        answer = super().read(client, given, key, reply)
+        answer = super().read(client, given, key, reply, began)
         if not answer.data:
             raise ValueError("No embedding data received")
         return answer
