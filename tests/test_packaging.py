@@ -111,7 +111,7 @@ def test_the_archives_have_what_belongs_there(tmp_path: Path) -> None:
         for path in (ROOT / "src").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {Path(name).suffix for name in source} == {".py", ".toml", ".typed"}
+    assert {Path(name).suffix for name in source} == {".lua", ".py", ".toml", ".typed"}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in names if not name.startswith(f"{stem}.dist-info/")} == source

@@ -244,6 +244,36 @@ def test_sigterm_while_redis_stands_still(work, redis_server):
         assert [each["pending"] for each in plain.xinfo_consumers(STREAM, "batchclient")] == [1]
 
 
+STATES = {
+    "nothing to do": ([], {}, "working on "),
+    "no server is there": (["--model", "m"], {"VLLM_URL": "http://127.0.0.1:9"}, "has begun"),
+    "the server refuses all work": (["--model", "m"], {"faults": ["status=503"]}, "one message at a time"),
+    "no server tells its model": ([], {"VLLM_URL": "http://127.0.0.1:9"}, "working on "),
+    "no redis is there": (["--model", "m"], {"REDIS_URL": "redis://127.0.0.1:9"}, "Redis is away"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_sigterm_in_each_state_hands_back_what_is_held_and_counts_no_delivery(work, plain, state):
+    arguments, variables, said = STATES[state]
+    with EmbeddedServer("instant", model="m", faults=variables.get("faults", [])) as llm:
+        for number in range(0 if state == "nothing to do" else 20):
+            plain.xadd(STREAM, {"id": str(number), "body": '{"prompt": "a", "max_tokens": 1}'})
+        urls = {"VLLM_URL": llm.root_url} | {name: url for name, url in variables.items() if name.endswith("URL")}
+        worker = work("--grace", "0.5", "--concurrency", "4", *arguments, **urls)
+        next(line for line in worker.stdout if said in line)
+        if "Redis" not in said:
+            wait_for(lambda: plain.exists(STREAM) and plain.xinfo_groups(STREAM))
+        began = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=30)
+        assert worker.returncode == 143 and time.monotonic() - began < 10
+        assert plain.xlen(STREAM) == (0 if state == "nothing to do" else 20) and plain.keys("*:dead") == []
+        if "Redis" not in said:
+            left = plain.xpending_range(STREAM, "batchclient", "-", "+", 100)
+            assert all(each["times_delivered"] == 0 and each["time_since_delivered"] >= 60_000 for each in left)
+
+
 def test_a_second_signal_ends_a_worker_at_once(work, plain, shared_server):
     with EmbeddedServer("instant", model="m", faults=["stall"]) as slow:
         worker = work("--grace", "600", VLLM_URL=slow.root_url)

@@ -69,7 +69,18 @@ _LAST_TRIES_S = 5.0
 class _Held:
     """A message that the worker has, from its delivery to its outcome."""
 
-    __slots__ = ("began_at", "deliveries", "entry", "is_ended", "kind", "message", "since", "size", "task")
+    __slots__ = (
+        "began_at",
+        "deliveries",
+        "entry",
+        "is_ended",
+        "is_released",
+        "kind",
+        "message",
+        "since",
+        "size",
+        "task",
+    )
     message: Message
 
     def __init__(self, entry: str, deliveries: int, size: int, since: float) -> None:
@@ -86,6 +97,8 @@ class _Held:
         """Its call, once it has begun."""
         self.is_ended = False
         """Whether it has an outcome, or is another worker's."""
+        self.is_released = False
+        """Whether it is being handed back: a renewal would take it again."""
 
 
 class _Line:
@@ -98,8 +111,13 @@ class _Line:
         return f"<_Line of {sum(len(line) for tenants in self._waiting.values() for line in tenants.values())}>"
 
     def put(self, held: _Held) -> None:
-        tenants = self._waiting.setdefault(held.message.priority, {})
-        tenants.setdefault(held.message.tenant, deque()).append(held)
+        priority, tenant = held.message.priority, held.message.tenant
+        if priority not in self._waiting:
+            self._waiting[priority] = {}
+        tenants = self._waiting[priority]
+        if tenant not in tenants:
+            tenants[tenant] = deque()
+        tenants[tenant].append(held)
 
     def take(self) -> _Held | None:
         """Return the next message that has not ended meanwhile; ``None``: nobody waits."""
@@ -107,11 +125,14 @@ class _Line:
             priority = max(self._waiting)
             tenants = self._waiting[priority]
             tenant = next(iter(tenants))
-            line = tenants.pop(tenant)
+            line = tenants[tenant]
             held = line.popleft()
-            if line:
-                tenants[tenant] = line
-            elif not tenants:
+            if len(tenants) > 1:
+                # The tenant's next turn comes after the others'.
+                del tenants[tenant]
+                if line:
+                    tenants[tenant] = line
+            elif not line:
                 del self._waiting[priority]
             if not held.is_ended:
                 return held
@@ -287,6 +308,8 @@ class Worker:
 
         async def hand_back() -> None:
             if messages:
+                for held in messages:
+                    held.is_released = True
                 before = [(held.entry, held.deliveries - 1) for held in messages]
                 self._count("released", await self._stream.hand_back(before))
             if and_leave:
@@ -507,6 +530,7 @@ class Worker:
         self._has_none.clear()
 
     def _put_back(self, held: _Held) -> None:
+        held.is_released = True
         self._put(held, Outcome(held.entry, "back", (str(held.deliveries - 1),)))
 
     async def _store(self) -> None:
@@ -581,7 +605,7 @@ class Worker:
             await asyncio.sleep(max(0.0, min(renew_at, figures_at, tidy_at) - loop.time()))
 
     async def _renew(self) -> None:
-        entries = list(self._held)
+        entries = [entry for entry, held in self._held.items() if not held.is_released]
         lost = await self._stream.renew(entries) if entries else []
         self._renewals += len(entries) - len(lost)
         self._of_client.renewals += len(entries) - len(lost)
