@@ -146,7 +146,7 @@ def in_a_process(file: str, given: dict[str, Any], source: Path | None = None) -
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """``limit=256,server_metrics=False`` as arguments; a value that is no Python literal is a text."""
+    """``limit=256,probe=False`` as arguments; a value that is no Python literal is a text."""
     arguments: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")

@@ -20,10 +20,10 @@
   fresh client; the last half of 40 s counts.
 
 Clients with a fixed limit do not read the metrics page, which would lower a fixed limit, too. The
-arm ``server_metrics=False`` is the default client without the page.
+arm ``probe=False`` is the default client without the page.
 
 The bars of ``--check`` are shares of the best fixed limit: 0.95 in ``outputs``, 0.85 for
-conversations, 0.9 with timeouts and for agents. Agents also need 0.95 of ``server_metrics=False``.
+conversations, 0.9 with timeouts and for agents. Agents also need 0.95 of ``probe=False``.
 A bar that cannot be judged is missed: too few quiet windows, or arms left out by ``--arm``.
 
 Prompts are random and never repeat, but for the conversations' own prefixes. An answer counts if it
@@ -57,7 +57,7 @@ from _vllm import OtherCores, Prompts, Server, learn_prompts, page_of, vllm
 
 from batchclient import BatchClient, DeadlineExceeded
 
-DEFAULT, NO_PAGE = "default", "server_metrics=False"
+DEFAULT, NO_PAGE = "default", "probe=False"
 """The arms whose limit finds itself. All others are fixed ones."""
 BEST_FIXED = "best fixed"
 """The fixed limit with the most answers per second. Most bars are a share of its figure."""
@@ -248,7 +248,7 @@ class Case:
 
 def fixed(limit: int) -> dict[str, Any]:
     """A client's arguments for a limit that nothing lowers: a metrics page lowers a number, too."""
-    return {"limit": limit, "server_metrics": False}
+    return {"limit": limit, "probe": False}
 
 
 def cell(given: str) -> Case:
@@ -284,7 +284,7 @@ def agents(prompts: Prompts) -> dict[str, Arm]:
     def arm(**arguments: Any) -> Arm:
         return Arm(AGENTS, Conversations(prompts, tokens=16, turns=None).work, arguments, AGENT_PAUSE_S)
 
-    arms = {DEFAULT: arm(), NO_PAGE: arm(server_metrics=False)}
+    arms = {DEFAULT: arm(), NO_PAGE: arm(probe=False)}
     return arms | {str(limit): arm(**fixed(limit)) for limit in (8, 16, 32, 64, 128, 256)}
 
 

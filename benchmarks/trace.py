@@ -150,7 +150,7 @@ class _Body(httpx.AsyncByteStream):
 
 def ours(server: SimulatedServer, *, streamed: bool, **settings: Any) -> tuple[Any, Client]:
     transport = SimulatorTransport(server)
-    client = BatchClient(URL, model=MODEL, transport=lambda *_: transport, **settings)
+    client = BatchClient(URL, model=MODEL, http=lambda *_: transport, **settings)
 
     async def ask(prompt: str, tokens: int, answered: Answered) -> None:
         if not streamed:

@@ -47,8 +47,8 @@ async def agent(client: BatchClient, task: str) -> str | None:
 
 
 async def main(base_url: str) -> None:
-    # Chats share up to an eighth of this many expected tokens; steps are short.
-    async with BatchClient(base_url, batching=Batching(alone_above_tokens=512)) as client:
+    # Steps are short.
+    async with BatchClient(base_url, batching=Batching(chat_list_tokens=64)) as client:
         answers = await asyncio.gather(*[agent(client, f"Task {number}") for number in range(50)])
         counts = client.statistics()
     done = sum(answer is not None for answer in answers)

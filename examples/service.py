@@ -15,7 +15,7 @@ import httpx
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from batchclient import BatchClient, DeadlineExceeded, QueueFull
+from batchclient import BatchClient, DeadlineExceeded, Queue, QueueFull
 from batchclient.simulator import EmbeddedServer
 
 
@@ -23,7 +23,7 @@ from batchclient.simulator import EmbeddedServer
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     # One client for all users: those who ask at the same time share requests. Its queue holds the
     # calls per second that the server answers, times the seconds that a user may wait: 250 × 4.
-    async with BatchClient(limit=256, timeout_s=4, max_queued=1000, when_full="raise") as client:
+    async with BatchClient(limit=256, timeout_s=4, queue=Queue(max_calls=1000, when_full="raise")) as client:
         app.state.client = client
         yield
 

@@ -22,8 +22,7 @@ def ask(text: str) -> list[dict[str, str]]:
 
 async def main(base_url: str) -> None:
     texts = [f"Invoice {number}: Smith & Sons, {number * 7} euros." for number in range(100)]
-    # Chats share up to an eighth of this many expected tokens.
-    async with BatchClient(base_url, batching=Batching(alone_above_tokens=512)) as client:
+    async with BatchClient(base_url, batching=Batching(chat_list_tokens=64)) as client:
         # The server gets the model's JSON schema, and each answer is checked against the model here.
         # An answer that does not fit is asked for once more; then the row fails.
         rows = client.stream_map(texts, ask, max_tokens=60, response_model=Invoice, retry_invalid=1)

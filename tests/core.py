@@ -2,7 +2,7 @@
 
 from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
-from batchclient._client.settings import make_settings
+from batchclient._settings import make_settings
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import Outcome, Sample, ServerLoad
 from batchclient._core.limits.control import Limit
@@ -35,6 +35,7 @@ from batchclient._core.messages import (
     ModelWanted,
     Notice,
     Paused,
+    RatesPerMinute,
     RateWindow,
     RatesReported,
     Reject,
@@ -101,6 +102,7 @@ __all__ = [
     "Outcome",
     "Paused",
     "RateWindow",
+    "RatesPerMinute",
     "RatesReported",
     "Reject",
     "Request",

@@ -23,6 +23,7 @@ from batchclient._client.connections import Connections
 from tests.core import Scheduler
 from batchclient._shell import attempts as attempts_module
 from batchclient._shell import exchange as exchange_module
+from batchclient._shell.pages import Page
 from batchclient._shell.runner import Runner
 
 __all__ = [
@@ -55,7 +56,7 @@ def connected(
     Args:
         base_url, arguments: the client's.
         calls: for calls; ``None``: the client's own.
-        metrics: to ask a server for its load; likewise. A user's ``transport=`` does not reach these.
+        metrics: to ask a server for its load; likewise; none where ``detection`` alone is given. A user's own transport does not reach these.
         detection: to ask which server it is; likewise.
         asks_first: whether that comes before the first list.
         trusts_lists: whether a server that does not say which it is gets lists without a proof.
@@ -64,6 +65,13 @@ def connected(
     """
 
     class Scripted(Connections):
+        def __init__(self, settings):
+            super().__init__(settings)
+            if metrics is None and detection is not None:
+                self.pages.pop(Page.LOAD, None)
+            if detection is None and metrics is not None:
+                self.pages.pop(Page.SERVER, None)
+
         def for_calls(self, base_url):
             transport = super().for_calls(base_url) if calls is None else calls(base_url)
             made(transport)

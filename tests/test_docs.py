@@ -33,20 +33,13 @@ from batchclient import (
     EndpointStatistics,
     Http,
     LaneStatistics,
-    Schedule,
+    Queue,
     Server,
     Statistics,
     Telemetry,
 )
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
-from batchclient.config import (
-    Checked,
-    CheckedBatching,
-    CheckedHttp,
-    CheckedLimit,
-    CheckedSchedule,
-    Settings,
-)
+from batchclient._settings import PRESETS, Preset, Sending, Settings
 from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
@@ -233,16 +226,12 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
-    from batchclient.config import PRESETS
-
     lines = (ROOT / "docs/how-to/settings.md").read_text().splitlines()
     fixed = {"refill_s": "freed permits", "refill_ratio": "to grant this share", "starvation_s": "then nothing younger"}
-    for group, values in PRESETS["balanced"].items():
-        for field in values:
-            set_by = f"`{group.capitalize()}({field}=…)`"
-            row = next(line for line in lines if line.startswith(f"| {fixed.get(field, set_by)}"))
-            shown = [eval(cell) for cell in row.split("|")[2:5]]
-            assert shown == [PRESETS[preset][group][field] for preset in ("latency", "balanced", "throughput")], field
+    for field in Preset._fields:
+        row = next(line for line in lines if line.startswith(f"| {fixed.get(field, f'`Batching({field}=…)`')}"))
+        shown = [eval(cell) for cell in row.split("|")[2:5]]
+        assert shown == [getattr(PRESETS[preset], field) for preset in ("latency", "balanced", "throughput")], field
 
 
 def rows(group: type | None) -> list[tuple[str, str]]:
@@ -253,35 +242,27 @@ def rows(group: type | None) -> list[tuple[str, str]]:
     return re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http, Telemetry], ids=str)
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Queue, Http, Telemetry], ids=str)
 def test_the_reference_has_each_argument_once(group: type | None) -> None:
     names = BATCH_CLIENT_ARGUMENTS | {"from_environment"} if group is None else {field.name for field in fields(group)}
     assert sorted(name for name, _ in rows(group)) == sorted(names)
 
 
-@pytest.mark.parametrize(
-    ("group", "checked"),
-    [
-        (None, Settings),
-        (AdaptiveLimit, CheckedLimit),
-        (Batching, CheckedBatching),
-        (Schedule, CheckedSchedule),
-        (Http, CheckedHttp),
-    ],
-    ids=str,
-)
-def test_the_reference_has_the_defaults_of_the_code(group: type | None, checked: type[Checked]) -> None:
-    given = {name: default.replace(",", "").replace(" MiB", "") for name, default in rows(group)}
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Queue, Http], ids=str)
+def test_the_reference_has_the_defaults_of_the_code(group: type | None) -> None:
+    given = {name: default.replace(",", "") for name, default in rows(group)}
     numbers = {name: float(default) for name, default in given.items() if default.isdigit()}
     assert numbers
-    scale = {"max_response_bytes": 2**20}
-    assert numbers == {name: checked.model_fields[name].default / scale.get(name, 1) for name in numbers}
+    code = {field.name: field.default for field in fields(Settings if group is None else group)} | {
+        "read_timeout_s": Sending().timeouts.read_s
+    }
+    assert numbers == {name: code[name] for name in numbers}
 
 
 def test_the_reference_has_what_a_server_takes() -> None:
     page = (ROOT / "docs/reference/client.md").read_text()
-    assert "`Server(url, *, api_key=None, headers=None)`" in page
-    assert [field.name for field in fields(Server)] == ["url", "api_key", "headers"]
+    names = [field.name for field in fields(Server)]
+    assert f"`Server(url, *, {', '.join(f'{name}=None' for name in names[1:])})`" in page
 
 
 @pytest.mark.parametrize("kind", [Statistics, EndpointStatistics, LaneStatistics, Adjustment], ids=str)

@@ -9,7 +9,7 @@ from importlib.resources import files
 import batchclient
 from batchclient import errors, types
 
-PUBLIC = ["batchclient", "batchclient.config", "batchclient.errors", "batchclient.jobs", "batchclient.retry", "batchclient.templates",
+PUBLIC = ["batchclient", "batchclient.options", "batchclient.errors", "batchclient.jobs", "batchclient.retry", "batchclient.templates",
           "batchclient.transport", "batchclient.types"]  # fmt: skip
 EVERY = [
     module.name

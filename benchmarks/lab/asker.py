@@ -50,7 +50,7 @@ from tests.core import (
 
 from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
-from batchclient._client.settings import make_settings
+from batchclient._settings import make_settings
 from batchclient._shell.pages import Page, PageTimes
 from batchclient._shell.servers import DialectChoice
 from batchclient.dialects import make_dialect
@@ -95,9 +95,8 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     Of the arguments about connections only ``dialect`` is known here.
     """
     given = dict(arguments)
-    preset, dialect = given.pop("preset", "balanced"), given.pop("dialect", None)
-    settings = make_settings(preset, {"base_url": _URL, **given})
-    connections = Connections(settings, None, None, dialect)
+    settings = make_settings(given.pop("preset", "balanced"), {"base_url": _URL, **given})
+    connections, dialect = Connections(settings), settings.dialect
     choice = DialectChoice(dialect, ())
     return Setup(
         settings.scheduler(choice.at_first, trusts_lists=lambda: dialect is not None),

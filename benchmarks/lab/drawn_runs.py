@@ -50,7 +50,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
     "fixed-64": {"limit": 64},
     "fixed-256": {"limit": 256},
     "no-limit": {"limit": 1024},
-    "no-page": {"server_metrics": False},
+    "no-page": {"probe": False},
     "latency": {"preset": "latency"},
     "throughput": {"preset": "throughput"},
 }

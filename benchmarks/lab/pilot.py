@@ -76,7 +76,7 @@ async def job(seed: int, rows: int | None = None, pilot_rows: int = PILOT) -> di
     transport = SimulatorTransport(server)
     options = SimpleNamespace(fail_if=(), cost=None, dedupe=False, arguments=params)
     async with BatchClient(
-        base_url="http://drawn/v1", transport=lambda *_: transport, preset="throughput", limit=limit
+        base_url="http://drawn/v1", http=lambda *_: transport, preset="throughput", limit=limit
     ) as client:
         read = Reading(documents, call_of, random_rows=pilot_rows)
         first = [each.row for each in read.drawn]

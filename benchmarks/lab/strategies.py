@@ -44,7 +44,7 @@ from tests.core import (
     Search,
 )
 
-from batchclient._client.settings import make_settings
+from batchclient._settings import make_settings
 from batchclient.dialects import make_dialect
 from batchclient.simulator import PROFILES
 
@@ -154,7 +154,7 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
-    client.core.handle(Retuned(replace(rule, **strategy.settings, alone_above_tokens=MANY)), 0.0)
+    client.core.handle(Retuned(replace(rule, **strategy.settings, list_tokens=MANY, chat_list_tokens=MANY)), 0.0)
     trace = one.run()[0]
     waits, seconds = trace.latencies_s, trace.ends[-1] if trace.ends else 0.0
     return {

@@ -75,13 +75,13 @@ from batchclient.types import (
 if TYPE_CHECKING:
     from batchclient._client.functions import RowClient
     from batchclient.journal import Journal
-    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
+    from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
     from batchclient.price import Price
     from batchclient.rows import RowCall, read_call
     from batchclient.sync import SyncBatchClient, SyncStream
 
 _LATER = {
-    **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry"), "batchclient.options"),
+    **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Queue", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
     "RowClient": "batchclient._client.functions",
@@ -94,6 +94,9 @@ _LATER = {
 def __getattr__(name: str) -> object:
     module = _LATER.get(name)
     if module is None:
+        from batchclient._old_names import refuse_old
+
+        refuse_old({name} & {"Schedule"})
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
@@ -143,6 +146,7 @@ __all__ = [
     "NotFound",
     "OutOfSockets",
     "Price",
+    "Queue",
     "QueueFull",
     "RankedDocument",
     "Ranking",
@@ -153,7 +157,6 @@ __all__ = [
     "RetryPolicy",
     "RowCall",
     "RowClient",
-    "Schedule",
     "Score",
     "Server",
     "ServerFault",

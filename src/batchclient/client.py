@@ -22,6 +22,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Unpack
 
 from batchclient._calls.make import CallMaker
+from batchclient._checks import check_flag
 from batchclient._client.calling import Messages, structured
 from batchclient._client.connections import Connections, shown
 from batchclient._client.control import ControlMethods
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
-    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server, Telemetry
+    from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
     from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
 
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient"]
@@ -65,9 +66,7 @@ _FOR_CALLS = (
 
 A module that a thread imports during a fork stays locked in the child for ever.
 """
-_NOT_SETTINGS = frozenset(
-    ("self", "preset", "dialect", "http_client", "transport", "retry", "unknown", "from_environment", "__class__")
-)
+_NOT_SETTINGS = frozenset(("self", "preset", "retry", "unknown", "from_environment", "__class__"))
 """Names within the constructor that no setting has."""
 
 
@@ -82,8 +81,8 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         answer = await client.complete("Summarise: …", max_tokens=64)
 
     Args:
-        base_url: the server's OpenAI-style root, with its ``/v1``; or a ``Server`` with a key of
-            its own; or a list of both, each with a limit of its own. By default
+        base_url: the server's OpenAI-style root, with its ``/v1``; or a ``Server`` with a key or
+            rates of its own; or a list of both, each with a limit of its own. By default
             ``BATCHCLIENT_BASE_URL``.
         model: the server's name of the model; a call may name another. By default
             ``BATCHCLIENT_MODEL``, or else the server is asked once, before the first call that
@@ -92,53 +91,40 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             ``BATCHCLIENT_API_KEY``. A server of another host that joins later (``add_endpoint``)
             gets a key of its own or none.
         headers: sent with every request, headers with a key like ``api_key``.
-        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: the values of ``batching`` and
-            ``schedule`` that are not given.
+        timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
+            may give its own. In maps it is each document's, and does not count the queue.
+        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
+            strategies.
         limit: sequences (prompts × n) in flight per server, at most: a number, or ``"auto"`` (the
             default) for a search while the client runs, or an ``AdaptiveLimit`` with bounds or
             objectives.
+        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: how long calls wait for company.
         batching: a ``Batching``: how calls become batches.
-        schedule: a ``Schedule``: which queued call goes first.
-        http: an ``Http``: timeouts, library and proxies of the requests.
-        timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
-            may give its own. In maps it is each document's, and does not count the queue.
+        queue: a ``Queue``: which queued call goes first, and how many there may be.
+        http: an ``Http``: timeouts, library and proxies of the requests. Or your own
+            ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, used unchanged and never closed. Or
+            another way of sending: a function of a base URL and of the headers for every request
+            that returns a ``batchclient.transport.Transport``. The function is called once per
+            server and event loop (twice with ``wait_for_server_s``); the transport is closed with
+            the client.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
+            ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
+            ``docs/reference/servers.md`` says what each has.
+        probe: whether to ask servers for pages of theirs beside the calls. At most three GETs find
+            out which server each is, and so its dialect, its limits and its model's length, unless
+            a ``dialect`` is given; they leave with the first call, and the first list waits for
+            them, 0.25 s at most. Its ``/metrics`` page is read while calls are under way, to try a
+            lower limit where calls queue there. On by default, except with a ``dialect`` or an HTTP
+            client or transport of your own.
+        wait_for_server_s: how long calls wait for a server that is not there yet, seconds; 0 by
+            default: they do not; ``math.inf``: as long as it takes. A server is there once it
+            answers the GETs of ``probe``, and not with 502, 503 or 504. If none has answered in
+            this time from the first call on, the waiting calls fail with ``NoServerAnswered``. Of
+            several servers each gets calls from its own first answer on.
         outage_patience_s: how long a call waits while every server that has ever answered is away,
             seconds; 60 by default, ``math.inf`` for as long as it takes. Calls of maps wait as long
             as their deadlines allow, and so many seconds for a key or a model that a server has
             served, and refuses.
-        wait_for_server_s: how long calls wait for a server that is not there yet, seconds; 0 by
-            default: they do not; ``math.inf``: as long as it takes. A server is there once it
-            answers the GETs of ``detect``, and not with 502, 503 or 504. If none has answered in
-            this time from the first call on, the waiting calls fail with ``NoServerAnswered``. Of
-            several servers each gets calls from its own first answer on.
-        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
-            strategies.
-        max_queued: calls in the queue, at most, per priority class and tenant; further calls wait
-            outside the queue.
-        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with
-            ``QueueFull``.
-        requests_per_minute: per server; a batch is one request. At most a tenth of a minute's worth
-            at once. Any number by default.
-        tokens_per_minute: prompt and output tokens per server, by estimate until the server says;
-            else the same.
-        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
-            ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
-            ``docs/reference/servers.md`` says what each has.
-        detect: whether to find out with at most three GETs which server each endpoint is, and so
-            its dialect, its limits and its model's length. They leave with the first call; the
-            first list waits for them, 0.25 s at most. On by default, except with an
-            ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.
-        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under
-            way, to try a lower limit where calls queue there; on by default, except with an
-            ``http_client``, a ``transport`` or a ``dialect`` given.
-        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used unchanged and
-            never closed.
-        transport: your own way of sending: a function of a base URL and of the headers for every
-            request that returns a ``batchclient.transport.Transport``. The function is called once
-            per server and event loop (twice with ``wait_for_server_s``); the transport is closed
-            with the client.
-        single_flight: let equal calls under way share one generation: the same prompt, parameters
-            and tenant, with ``temperature=0`` given.
         telemetry: a ``Telemetry``: spans for OpenTelemetry. None by default, unless
             ``BATCHCLIENT_OTEL`` is 1.
         from_environment: whether ``BATCHCLIENT_BASE_URL`` and the other variables stand for absent
@@ -157,45 +143,39 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         model: str | None = None,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        preset: Literal["latency", "balanced", "throughput"] = "balanced",
-        limit: int | Literal["auto"] | AdaptiveLimit | None = None,
-        batching: Batching | None = None,
-        schedule: Schedule | None = None,
-        http: Http | None = None,
         timeout_s: float | None = None,
-        outage_patience_s: float | None = None,
-        wait_for_server_s: float | None = None,
         retry: RetryPolicy | None = None,
-        max_queued: int | None = None,
-        when_full: Literal["wait", "raise"] | None = None,
-        requests_per_minute: float | None = None,
-        tokens_per_minute: float | None = None,
+        limit: int | Literal["auto"] | AdaptiveLimit | None = None,
+        preset: Literal["latency", "balanced", "throughput"] = "balanced",
+        batching: Batching | None = None,
+        queue: Queue | None = None,
+        http: Http
+        | httpx.AsyncClient
+        | httpx2.AsyncClient
+        | Callable[[str, Mapping[str, str]], Transport]
+        | None = None,
         dialect: Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None = None,
-        detect: bool | None = None,
-        server_metrics: bool | None = None,
-        http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
-        transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
-        single_flight: bool | None = None,
+        probe: bool | None = None,
+        wait_for_server_s: float | None = None,
+        outage_patience_s: float | None = None,
         telemetry: Telemetry | None = None,
         from_environment: bool = True,
         **unknown: Never,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
-        # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
-        from batchclient._client import settings
+        from batchclient import _settings
         from batchclient._core.limits.trial import Turn
 
         if unknown:
-            settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
-        if type(from_environment) is not bool:
-            raise ConfigError("from_environment is true or false", field="from_environment")
+            _settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
+        check_flag("from_environment", from_environment)
         self._reads_environment = from_environment
         if from_environment:
-            settings.from_environment(arguments, http_client)
-        self._settings = settings.make_settings(preset, arguments)
+            _settings.from_environment(arguments)
+        self._settings = _settings.make_settings(preset, arguments)
         for name in _FOR_CALLS:
             import_module(name)
-        self._connections = connections = Connections(self._settings, http_client, transport, dialect)
+        self._connections = connections = Connections(self._settings)
         self._dialects = DialectChoice(dialect, connections.secrets, self._key_hint(key_given=api_key is not None))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")

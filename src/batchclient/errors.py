@@ -5,7 +5,7 @@
     │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;
     ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
     ├── LocalError                      this process decided;
-    │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_queued``;
+    │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_calls``;
     │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
     │   ├── CallAborted                 ``abort()`` ended the call;
     │   ├── JournalFailed               a map's journal cannot be written; its rows are safe
@@ -26,7 +26,7 @@
         │   └── OutOfSockets            this process has no descriptor or port left;
         ├── ReadTimedOut                silence for ``read_timeout_s``;
         ├── ConnectionLost              broken after the request was (partly) sent;
-        └── ResponseTooLarge            over ``max_response_bytes``.
+        └── ResponseTooLarge            over 64 MiB.
 
 No message holds a key or a prompt: a server's own message is shortened, and the prompt and the key
 are cut out of the message.
@@ -172,7 +172,7 @@ class LocalError(BatchClientError):
 
 
 class QueueFull(LocalError):
-    """The queue is at ``max_queued`` and the client was made with ``when_full="raise"``."""
+    """The queue is at ``max_calls`` and the client was made with ``when_full="raise"``."""
 
     retryable = True
 
@@ -318,6 +318,6 @@ class ConnectionLost(TransportError):
 
 
 class ResponseTooLarge(TransportError):
-    """The decoded response passed ``max_response_bytes``."""
+    """The decoded response has over 64 MiB."""
 
     retryable = False

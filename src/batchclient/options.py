@@ -1,53 +1,83 @@
-"""The grouped arguments of a client: forming batches, queueing, sending, tracing.
+"""The grouped arguments of a client: its limit, batches, queue, requests, servers and spans.
 
 Rules:
-- Each object is frozen. A field that is not given, or ``None`` but for
-  ``Http``'s timeouts, has the value of the client's preset.
-- A wrong value is refused when the object is made, with the argument and the field in the error.
-- An object says what its fields mean; the numbers of the presets are ``config.PRESETS``.
+- Each object is frozen, and checks itself when it is made: a wrong value is refused with the
+  argument and the field in the error (``batching.max_size``).
+- A field with ``None`` as its default has the value that its docstring names, such as the preset's.
+- A repr shows the fields that were given, and no key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
+from batchclient._checks import check_choice, check_count, check_flag, check_number, checked, refused
+from batchclient._old_names import refuse_old
+from batchclient.errors import ConfigError
+from batchclient.transport._addresses import check_headers, check_key, check_url
 from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
+    import httpx
+    import httpx2
     from opentelemetry.trace import TracerProvider
 
     from batchclient.retry import RetryPolicy
+    from batchclient.transport import Transport
 
-__all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "SharingArguments", "Telemetry"]
+__all__ = ["AdaptiveLimit", "Batching", "Http", "Queue", "Server", "SharingArguments", "Telemetry"]
 
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """An object whose fields are checked when it is made."""
-
-    _name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
-        from batchclient.config import check_group
-
-        check_group(self._name, self._given())
-
-    def _given(self) -> dict[str, Any]:
-        """Return the fields that were given."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {each.name: values[each.name] for each in fields(self) if values[each.name] is not each.default}
+_T = TypeVar("_T")
+_LONGEST_NAME = 256
 
 
+def _group(kind: type[_T]) -> type[_T]:
+    """Let a dataclass show the given fields alone, and refuse the names of former ones."""
+    make: Callable[..., None] = kind.__init__
+
+    @wraps(make)
+    def refusing(self: Any, *values: Any, **given: Any) -> None:
+        refuse_old(given.keys() - known)
+        make(self, *values, **given)
+
+    def shown(self: Any) -> str:
+        given = dict(given_of(self, secret=False))
+        if "url" in given:
+            # A query may hold a key.
+            given["url"] = given["url"].partition("?")[0]
+        return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    kind.__init__ = refusing  # type: ignore[method-assign]
+    kind.__repr__ = shown  # type: ignore[method-assign]
+    return kind
+
+
+def given_of(group: Any, *, secret: bool = True) -> list[tuple[str, Any]]:
+    """Return the fields of a group that are not at their default, with their values.
+
+    Args:
+        group: the object.
+        secret: whether fields that may hold a key are among them.
+    """
+    return [
+        (each.name, getattr(group, each.name))
+        for each in fields(group)
+        if getattr(group, each.name) != each.default and (secret or each.repr)
+    ]
+
+
+@_group
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveLimit(_Group):
+class AdaptiveLimit:
     """A limit on the sequences in flight per server that is found while the client runs.
 
     Args:
         start: the limit at first. By default it depends on the preset and on the server.
-        max: the highest limit; 1,024 by default.
+        max: the highest limit.
         p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from
             sending to answer, seconds.
         time_to_first_token_s: the same for the time to the first token, where replies are streamed,
@@ -57,74 +87,115 @@ class AdaptiveLimit(_Group):
         ConfigError: a value is wrong.
     """
 
-    _name = "limit"
-
     start: int | None = None
-    max: int | None = None
+    max: int = 1024
     p95_latency_s: float | None = None
     time_to_first_token_s: float | None = None
 
+    def __post_init__(self) -> None:
+        check_count("limit.max", self.max)
+        if self.start is not None:
+            check_count("limit.start", self.start)
+            if self.start > self.max:
+                raise refused("limit", f"start is {self.start}, above max, which is {self.max}")
+        if self.p95_latency_s is not None:
+            check_number("limit.p95_latency_s", self.p95_latency_s, above=0)
+        if self.time_to_first_token_s is not None:
+            check_number("limit.time_to_first_token_s", self.time_to_first_token_s, above=0)
 
+
+@_group
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batching(_Group):
+class Batching:
     """How calls become batches: the calls that travel in one request.
 
     Args:
-        max_size: prompts per request, at most; 1 sends every call by itself.
+        max_size: prompts per request, at most, the preset's by default; 1 sends every call by
+            itself. Or a function that answers the number for a queue depth, such as
+            ``lambda queue_depth: min(queue_depth, 16)``; the server's own cap holds. It is called
+            for every look at the queue, so it must be quick.
         linger_s: how long a call may wait for company while permits are free and the server is
-            busy, seconds.
-        alone_above_tokens: calls expected to generate more tokens than this are sent by themselves;
-            256 by default. A list that cannot be streamed, as one of chats, answers everyone when
-            its slowest ends. Its calls are sent by themselves above an eighth of this (32), or
-            above half of it (128) where answers were seen to end together, at ``max_tokens``.
-        size_for: prompts per request for a queue depth, such as ``lambda queue_depth:
-            min(queue_depth, 16)``, instead of ``max_size``; the server's own cap holds. It is
-            called for every look at the queue, so it must be quick.
+            busy, seconds; the preset's by default.
+        list_tokens: calls expected to generate more tokens than this are sent by themselves.
+        chat_list_tokens: the same for calls whose lists cannot be streamed, as those of chats: such
+            a list answers everyone when its slowest ends. Up to four times as many tokens where
+            answers were seen to end together, at ``max_tokens``.
+        single_flight: let equal calls under way share one generation: the same prompt, parameters
+            and tenant, with ``temperature=0`` given.
 
     Raises:
         ConfigError: a value is wrong.
     """
 
-    _name = "batching"
-
-    max_size: int | None = None
+    max_size: int | Callable[[int], int] | None = None
     linger_s: float | None = None
-    alone_above_tokens: int | None = None
-    size_for: Callable[[int], int] | None = None
+    list_tokens: int = 256
+    chat_list_tokens: int = 32
+    single_flight: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_size is not None and not callable(self.max_size):
+            check_count("batching.max_size", self.max_size)
+        if self.linger_s is not None:
+            check_number("batching.linger_s", self.linger_s)
+        check_count("batching.list_tokens", self.list_tokens)
+        check_count("batching.chat_list_tokens", self.chat_list_tokens)
+        check_flag("batching.single_flight", self.single_flight)
 
 
+@_group
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule(_Group):
-    """Which queued call goes first.
+class Queue:
+    """Which queued call goes first, and how many there may be.
 
     Args:
-        order: ``"fcfs"`` (first come, first served; the default), ``"shortest_first"`` (expected
-            tokens, with aging) or ``"deadline"`` (the earliest end of ``timeout_s``).
+        order: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with
+            aging) or ``"deadline"`` (the earliest end of ``timeout_s``).
+        max_calls: calls in the queue, at most, per priority class and tenant; further calls wait
+            outside the queue.
+        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_calls`` with ``QueueFull``.
         aging_s: the head start of one priority class over the next, seconds: a call of a lower
-            class waits at most this much longer; 300 by default.
+            class waits at most this much longer.
         tenant_weights: shares of the tenants that get more or less than others, by name; 1 for the
             rest.
         group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each
-            other, so that the server's prefix cache serves them; on by default, with
-            ``order="fcfs"``.
-        send_priority: pass the calls' priorities on to the server; vLLM heeds them with
+            other, so that the server's prefix cache serves them; by default with
+            ``order="fcfs"``, which it needs.
+        tell_server: pass the calls' priorities on to the server; vLLM heeds them with
             ``--scheduling-policy priority``.
 
     Raises:
         ConfigError: a value is wrong.
     """
 
-    _name = "schedule"
-
-    order: Literal["fcfs", "shortest_first", "deadline"] | None = None
-    aging_s: float | None = None
+    order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
+    max_calls: int = 16_384
+    when_full: Literal["wait", "raise"] = "wait"
+    aging_s: float = 300.0
     tenant_weights: Mapping[str, float] | None = None
     group_prefixes: bool | None = None
-    send_priority: bool | None = None
+    tell_server: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("queue.order", self.order, ("fcfs", "shortest_first", "deadline"))
+        check_count("queue.max_calls", self.max_calls)
+        check_choice("queue.when_full", self.when_full, ("wait", "raise"))
+        check_number("queue.aging_s", self.aging_s, above=0)
+        if self.tenant_weights is not None:
+            if not isinstance(self.tenant_weights, Mapping):
+                raise refused("queue.tenant_weights", "numbers by the tenants' names")
+            for weight in self.tenant_weights.values():
+                check_number("queue.tenant_weights", weight, above=0)
+        if self.group_prefixes is not None:
+            check_flag("queue.group_prefixes", self.group_prefixes)
+            if self.group_prefixes and self.order != "fcfs":
+                raise refused("queue.group_prefixes", f"it needs order='fcfs', and order is {self.order!r}")
+        check_flag("queue.tell_server", self.tell_server)
 
 
+@_group
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Http(_Group):
+class Http:
     """How requests are sent.
 
     Args:
@@ -133,49 +204,80 @@ class Http(_Group):
             ``None``: no bound.
             A streamed answer is silent until its first token, and then for 256 tokens at most, so
             this bounds no generation that goes on.
-        max_response_bytes: the largest decoded response, bytes; 64 MiB by default.
         backend: the library that carries every request: ``"httpx"``, or its fork ``"httpx2"``, with
             the extra of that name. By default requests go over connections of batchclient's own,
             at a fifth of the CPU, and over httpx where a mock, instrumentation, httpcore's debug
             log, a proxy or trio needs it.
-        trust_env: whether proxies and certificates may come from environment variables; off by
-            default.
+        trust_env: whether proxies and certificates may come from environment variables.
 
     Raises:
         ConfigError: a value is wrong.
     """
 
-    _name = "http"
-
     connect_timeout_s: float | NotGiven | None = NOT_GIVEN
     read_timeout_s: float | NotGiven | None = NOT_GIVEN
-    max_response_bytes: int | None = None
     backend: Literal["httpx", "httpx2"] | None = None
-    trust_env: bool | None = None
+    trust_env: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "read_timeout_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and seconds is not NOT_GIVEN:
+                check_number(f"http.{name}", seconds, above=0)
+        if self.backend is not None:
+            check_choice("http.backend", self.backend, ("httpx", "httpx2"))
+        check_flag("http.trust_env", self.trust_env)
 
 
+@_group
 @dataclass(frozen=True, slots=True)
-class Server(_Group):
-    """A server with a key or headers of its own.
+class Server:
+    """A server with a key, headers or rates of its own.
 
     Args:
         url: its OpenAI-style root, with its ``/v1``.
         api_key: sent to this server as a bearer token, instead of the client's.
         headers: sent to this server, beside the client's and before them.
+        requests_per_minute: a batch is one request. At most a tenth of a minute's worth at once.
+            Any number by default.
+        tokens_per_minute: prompt and output tokens, by estimate until the server says; else the
+            same.
 
     Raises:
         ConfigError: a value is wrong.
     """
 
-    _name = "server"
-
     url: str
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
+    requests_per_minute: float | None = field(default=None, kw_only=True)
+    tokens_per_minute: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", checked("base_url", lambda: check_url(self.url)))
+        checked("api_key", lambda: check_key(self.api_key))
+        if self.headers is not None:
+            object.__setattr__(self, "headers", headers_of(self.headers))
+        if self.requests_per_minute is not None:
+            check_number("requests_per_minute", self.requests_per_minute, above=0)
+        if self.tokens_per_minute is not None:
+            check_number("tokens_per_minute", self.tokens_per_minute, above=0)
 
 
+def headers_of(headers: object) -> Mapping[str, str]:
+    """Return headers in their stored form: a copy, with names in lower case.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    if not isinstance(headers, Mapping) or not all(isinstance(text, str) for each in headers.items() for text in each):
+        raise refused("headers", "texts by the headers' names")
+    return checked("headers", lambda: check_headers(headers))
+
+
+@_group
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry(_Group):
+class Telemetry:
     """Spans for OpenTelemetry, of calls and of requests; needs the extra ``otel``.
 
     No span holds a prompt, an answer, a key or a header, and no switch changes this.
@@ -188,10 +290,24 @@ class Telemetry(_Group):
         ConfigError: a value is wrong, or OpenTelemetry is not installed.
     """
 
-    _name = "telemetry"
-
     tracer_provider: TracerProvider | None = None
     client_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.client_name is not None and not (
+            isinstance(self.client_name, str) and 0 < len(self.client_name) <= 256
+        ):
+            raise refused("telemetry.client_name", f"a name of 1 to {_LONGEST_NAME} characters")
+        try:
+            # Here, not above: only clients with telemetry load OpenTelemetry.
+            import batchclient._telemetry.sending
+            import batchclient._telemetry.traced  # noqa: F401  # a call imports nothing
+            from batchclient._telemetry.spans import check_provider
+        except ModuleNotFoundError as error:
+            message = "telemetry: spans need opentelemetry, of the extra batchclient[otel]"
+            raise ConfigError(message, field="telemetry") from error
+        if self.tracer_provider is not None:
+            checked("telemetry", lambda: check_provider(self.tracer_provider))
 
 
 class SharingArguments(TypedDict, total=False):
@@ -201,20 +317,14 @@ class SharingArguments(TypedDict, total=False):
     means.
     """
 
-    preset: Literal["latency", "balanced", "throughput"]
-    limit: int | Literal["auto"] | AdaptiveLimit
-    batching: Batching
-    schedule: Schedule
-    http: Http
-    outage_patience_s: float
-    wait_for_server_s: float
     retry: RetryPolicy
-    max_queued: int
-    when_full: Literal["wait", "raise"]
-    requests_per_minute: float
-    tokens_per_minute: float
+    limit: int | Literal["auto"] | AdaptiveLimit
+    preset: Literal["latency", "balanced", "throughput"]
+    batching: Batching
+    queue: Queue
+    http: Http | httpx.AsyncClient | httpx2.AsyncClient | Callable[[str, Mapping[str, str]], Transport]
     dialect: Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"]
-    detect: bool
-    server_metrics: bool
-    single_flight: bool
+    probe: bool
+    wait_for_server_s: float
+    outage_patience_s: float
     telemetry: Telemetry

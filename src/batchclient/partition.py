@@ -43,7 +43,7 @@ def endpoints_shard(base_url: str | Server | Sequence[str | Server], shard: str 
         ConfigError: an argument is wrong, or there are more workers than servers.
     """
     part, parts = shard_from(shard, "endpoints_shard")
-    from batchclient._client.settings import check_servers
+    from batchclient._settings import check_servers
 
     urls = [server.url for server in check_servers(base_url)]
     if parts > len(urls):

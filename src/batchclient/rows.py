@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any, Literal
 
 from batchclient._calls.make import CallMaker
-from batchclient._client.settings import make_settings
 from batchclient._core.kinds import Kind
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls
+from batchclient._settings import make_settings
 from batchclient.errors import ConfigError
 
 __all__ = ["RowCall", "check_call", "read_call"]

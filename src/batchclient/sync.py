@@ -108,8 +108,9 @@ class SyncBatchClient:
     threads: a client per thread would share no request.
 
     Args:
-        **arguments: ``BatchClient``'s. Functions among the arguments (``size_for``, a retry policy)
-            run in the background thread, and so does an ``http_client``, an ``httpx.AsyncClient``.
+        **arguments: ``BatchClient``'s. Functions among the arguments (a ``max_size``, a retry
+            policy) run in the background thread, and so does an ``httpx.AsyncClient`` given as
+            ``http``.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.

@@ -55,7 +55,7 @@ def make_client(server: SimulatedServer | Machine, **settings: Any) -> BatchClie
     """A client of a server in this process."""
     machine = server if isinstance(server, Machine) else Machine(server)
     arguments: dict[str, Any] = {"model": "m", "retry": SeededBackoff(), **settings}
-    return BatchClient("http://simulated/v1", transport=lambda url, headers: machine, **arguments)
+    return BatchClient("http://simulated/v1", http=lambda url, headers: machine, **arguments)
 
 
 def prompts(count: int = CALLS) -> list[str]:

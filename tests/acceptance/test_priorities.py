@@ -24,7 +24,7 @@ def make_client(**settings: object) -> BatchClient:
         "http://simulated/v1",
         model="m",
         limit=LIMIT,
-        transport=lambda url, headers: SimulatorTransport(server),
+        http=lambda url, headers: SimulatorTransport(server),
         **settings,
     )
 

@@ -236,11 +236,12 @@ async def test_attempts_that_failed_are_told_of_the_recommended_setting(session)
 def test_lists_are_suggested_as_they_were_measured():
     (line,) = [each for each in lines_of_sweep([made(Setting("streamed", 32, 48), 0, 10)], []) if "suggested" in each]
     assert line == (
-        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, alone_above_tokens=1000000),"
+        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, list_tokens=1000000,"
+        " chat_list_tokens=1000000),"
         ' preset="throughput")'
     )
     setting = Setting("streamed", 32, 48)
-    assert batching_of(setting) == Batching(max_size=32, alone_above_tokens=1_000_000)
+    assert batching_of(setting) == Batching(max_size=32, list_tokens=1_000_000, chat_list_tokens=1_000_000)
     assert preset_of(setting) == "throughput"
     (line,) = [each for each in lines_of_sweep([made(Setting("singles", None, 4), 0, 10)], []) if "suggested" in each]
     assert "batching=Batching(max_size=1)" in line

@@ -118,7 +118,7 @@ class Peer:
             "model": self.can.model,
             "preset": "throughput",
             "dialect": self.can.dialect if self.known else None,
-            "server_metrics": False,
+            "probe": False,
         } | settings
         if self.base_url is not None:
             return asyncio.run(asyncio.wait_for(self._tell(story, None, settings), 120))

@@ -129,7 +129,7 @@ def test_the_length_is_the_one_that_the_server_tells_of_its_model(server: Server
 
 def test_a_complaint_about_a_length_is_about_its_call_alone(server: Server) -> None:
     async def story() -> None:
-        async with client(server, detect=False) as c:
+        async with client(server, probe=False) as c:
             for _ in range(2):
                 with pytest.raises(BadRequest):
                     await c.complete([5] * server.max_model_len, max_tokens=1)
@@ -179,7 +179,7 @@ def test_a_list_stops_on_the_server_when_the_last_of_its_callers_has_gone(server
         async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(100):
             seen = False
             while not seen:
-                async with client(server, batching=Batching(alone_above_tokens=4096)) as c:
+                async with client(server, batching=Batching(list_tokens=4096)) as c:
                     calls = [c.complete(p, max_tokens=1900, ignore_eos=True) for p in PROMPTS[:4]]
                     tasks = [asyncio.create_task(call) for call in calls]
                     seen = await seen_at_work(tasks, server, http)

@@ -27,7 +27,7 @@ def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
         def find(url: str) -> SimulatorTransport:
             return engines[url.split("/")[2]]
 
-        settings = {"model": "tgi", "detect": True, "server_metrics": False, "limit": 16}
+        settings = {"model": "tgi", "probe": True, "limit": 16}
         async with connected(urls, calls=find, detection=find, **settings) as client:
             # Long enough to be found out beside them.
             await asyncio.gather(*[client.complete(f"warm {i}", max_tokens=500) for i in range(32)])

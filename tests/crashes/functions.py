@@ -99,7 +99,7 @@ def expected(seed):
 
 async def results_of(seed, base_url, journal):
     found = {}
-    async with BatchClient(base_url, model="m", limit=LIMIT, batching=Batching(max_size=1), detect=False) as client:
+    async with BatchClient(base_url, model="m", limit=LIMIT, batching=Batching(max_size=1), probe=False) as client:
         async for result in client.run(function_of(seed), rows_of(seed), journal=journal):
             found[result.index] = [result.answer, None if result.error is None else str(result.error)]
     return [found[index] for index in range(ROWS)]

@@ -13,7 +13,6 @@ from batchclient.integrations._transports import TransportArguments
 from batchclient.openai._arguments import AsyncArguments, SyncArguments
 from batchclient.openai._batching import _SETTINGS
 from batchclient.options import SharingArguments
-from tests.core import Adjustment
 
 
 @pytest.mark.parametrize(
@@ -39,13 +38,13 @@ def test_the_shared_ones_have_the_clients_types():
     from batchclient.retry import RetryPolicy
     from batchclient.transport import Transport
 
-    named = ("AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "Telemetry")
+    named = ("AdaptiveLimit", "Batching", "Http", "Queue", "Server", "Telemetry")
     groups = {name: getattr(options, name) for name in named}
-    names = {"Adjustment": Adjustment, "RetryPolicy": RetryPolicy, "Transport": Transport} | groups
     import httpx
 
     httpx2 = pytest.importorskip("httpx2")
+    names = {"RetryPolicy": RetryPolicy, "Transport": Transport, "httpx": httpx, "httpx2": httpx2} | groups
 
-    clients = get_type_hints(BatchClient.__init__, localns=names | {"httpx": httpx, "httpx2": httpx2})
+    clients = get_type_hints(BatchClient.__init__, localns=names)
     for name, kind in get_type_hints(SharingArguments, localns=names).items():
         assert clients[name] in (kind, kind | None), name

@@ -495,7 +495,7 @@ def test_one_client_in_one_event_loop_after_the_other(server):
 
 
 async def test_a_call_that_shares_a_generation_with_a_direct_one_has_its_own_reply(server):
-    async with make(server.base_url, single_flight=True) as client:
+    async with make(server.base_url, batching=Batching(single_flight=True)) as client:
         direct = client.batch_client.complete("p", model=server.model, max_tokens=4, temperature=0)
         through = [complete(client, model=server.model, max_tokens=4, temperature=0) for _ in range(3)]
         answer, *answers = await asyncio.gather(direct, *through)

@@ -128,7 +128,7 @@ class Raises(ScriptedTransport):
 async def test_a_transport_of_ones_own_may_raise_anything(error, expected, where, caplog):
     transport = Raises(error, where)
     retry = Backoff(max_attempts=3, base_s=1e-4, cap_s=1e-4)
-    async with BatchClient(URL, model="m", transport=lambda url, headers: transport, retry=retry) as client:
+    async with BatchClient(URL, model="m", http=lambda url, headers: transport, retry=retry) as client:
         with pytest.raises(expected, match=type(error).__name__) as caught:
             await client.complete("p", max_tokens=1)
     assert caught.value.__cause__ is error

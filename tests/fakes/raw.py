@@ -387,7 +387,7 @@ def answers_in_a_process():
 
 def make(server, backend="httpx", *, also=(), **arguments):
     """A client of the server, and of the URLs in ``also`` before it; it tries again at once, and asks for no load."""
-    defaults = {"model": "m", "retry": Backoff(base_s=0), "detect": False, "server_metrics": False}
+    defaults = {"model": "m", "retry": Backoff(base_s=0), "probe": False}
     return connected([*also, server.url], backend=backend, **(defaults | arguments))
 
 

@@ -81,7 +81,7 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
     async with RawServer() as server:
         url = f"http://llm.test:{server.port}/v1"
         async with BatchClient(
-            url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), detect=False, server_metrics=False
+            url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), probe=False
         ) as client:
             assert (await client.complete("p")).attempts == 3
             # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.
@@ -155,7 +155,7 @@ async def test_row_03_no_connection_is_tried_for_longer_than_its_call_waits(back
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
     url = "http://127.0.0.1:1/v1"
     async with BatchClient(
-        url, model="m", http=Http(backend=backend), dialect="vllm", server_metrics=False, batching=Batching(max_size=1)
+        url, model="m", http=Http(backend=backend), dialect="vllm", probe=False, batching=Batching(max_size=1)
     ) as client:
         patient = asyncio.ensure_future(client.complete("q", timeout_s=30))
         with pytest.raises(DeadlineExceeded):
@@ -377,7 +377,7 @@ def test_row_68_limit_above_the_descriptors_there_are():
             logging.basicConfig(format="%(levelname)s %(message)s")
 
             async def main():
-                async with BatchClient({url!r}, model="m", batching=Batching(max_size=1), detect=False) as client:
+                async with BatchClient({url!r}, model="m", batching=Batching(max_size=1), probe=False) as client:
                     answers = await asyncio.gather(*(client.complete(str(n), max_tokens=1) for n in range(80)))
                     print(client.statistics().endpoints[0].limit)
                     print(sum(answer.attempts for answer in answers))

@@ -76,7 +76,7 @@ async def test_a_single_call_fails_at_once(server, client):
 
 
 async def test_rows_of_a_given_http_client_fail_at_once(server, client):
-    async with httpx.AsyncClient() as given, client(http_client=given) as own:
+    async with httpx.AsyncClient() as given, client(http=given) as own:
         with pytest.raises(BatchMapFailed):
             await own.batch_map([f"row {number}" for number in range(40)], "{}", max_tokens=500)
     assert server.posts == 22

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.fakes.raw import JSON, RawServer, chunked, cut, error, events_of, make, response, says, whole
 
+from batchclient._client import connections
 from batchclient import (
     Backoff, BadRequest, BatchClient, BatchClientError, Batching, ConnectionLost, DeadlineExceeded, DialectError, Http,
     NotFound, ReadTimedOut, ResponseTooLarge, ServerFault, Usage,
@@ -113,8 +114,8 @@ async def test_row_29_one_prompt_of_ten_megabytes():
             else:
                 await connection.answer(heard)
 
-    async with RawServer(then=serve) as server, make(server, batching=Batching(length_reach=0)) as client:
-        big = asyncio.ensure_future(client.complete(huge, max_tokens=1))
+    async with RawServer(then=serve) as server, make(server) as client:
+        big = asyncio.ensure_future(client.complete(huge, max_tokens=2))
         small = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(50)))
         assert [each.text for each in small] == [f"<{n}>" for n in range(50)]
         assert not big.done()
@@ -141,14 +142,15 @@ def test_rows_13_and_56_a_long_line_costs_its_length_not_its_square():
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip"])
 @pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
-async def test_row_55_decompression_bomb(backend, encoding, status):
+async def test_row_55_decompression_bomb(backend, encoding, status, monkeypatch):
     """Decoded bytes are what is counted; we never asked for compression."""
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", 1_000_000)
     body = b'{"x": "' + b"\0" * 20_000_000
     body = zlib.compress(body) if encoding == "deflate" else gzip.compress(body)
     body = gzip.compress(body) if encoding == "gzip, gzip" else body
     bomb = response(body, status, [("content-encoding", encoding), ("content-type", "application/json")])
     async with RawServer(says(bomb)) as server:
-        async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
+        async with make(server, backend, retry=NEVER) as client:
             tracemalloc.start()
             with pytest.raises(BatchClientError) as caught:
                 await client.complete("p", max_tokens=1)
@@ -178,8 +180,9 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-async def test_row_56_endless(backend, what):
+async def test_row_56_endless(backend, what, monkeypatch):
     """Everything ends somewhere: headers, lines, events, bodies."""
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", 1_000_000)
     first, more, expected = ENDLESS[what]
 
     async def endless(connection):
@@ -189,7 +192,7 @@ async def test_row_56_endless(backend, what):
             await connection.write(more)
 
     async with RawServer(then=endless) as server:
-        async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
+        async with make(server, backend, retry=NEVER) as client:
             with pytest.raises(expected):
                 await client.complete("p", max_tokens=16)
             assert client.statistics().in_flight == 0

@@ -83,7 +83,7 @@ def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> No
         async def story() -> dict[str, tuple[float, float]]:
             results = {}
             for name, settings in (
-                ("flood", {"limit": 64, "server_metrics": False}),
+                ("flood", {"limit": 64, "probe": False}),
                 ("found", {"limit": AdaptiveLimit(start=8)}),
             ):
                 before = tight.gauge(PREEMPTIONS)

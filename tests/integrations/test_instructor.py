@@ -42,7 +42,7 @@ def extraction(client, i, model=Person, **arguments):
 
 async def test_extractions_share_requests(counted):
     # Answers of more than 32 tokens go alone unless told.
-    transport = BatchTransport(batching=Batching(alone_above_tokens=512))
+    transport = BatchTransport(batching=Batching(chat_list_tokens=64))
     http, client = client_over(transport, counted)
     async with http:
         people = await asyncio.gather(*[extraction(client, i) for i in range(COUNT)])

@@ -115,7 +115,7 @@ class Definition(BaseModel):
 
 async def test_structured_output(counted):
     # Answers of more than 32 tokens go alone unless told.
-    async with Models(counted, batching=Batching(alone_above_tokens=512)) as models:
+    async with Models(counted, batching=Batching(chat_list_tokens=64)) as models:
         llm = models.make(ChatOpenAI, max_tokens=60, temperature=0).with_structured_output(Definition)
         answers = await llm.abatch([f"word {i}" for i in range(COUNT)])
     assert all(isinstance(answer, Definition) for answer in answers)

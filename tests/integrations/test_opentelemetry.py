@@ -22,18 +22,18 @@ CALLS = 50
 
 
 async def by_client(url, **options):
-    async with BatchClient(url, model="m", detect=False, server_metrics=False, **options) as client:
+    async with BatchClient(url, model="m", probe=False, **options) as client:
         await client.batch_map([f"p{number}" for number in range(CALLS)], "{}", max_tokens=4)
 
 
 async def by_drop_in(url, **options):
-    async with AsyncOpenAI(base_url=url, api_key="k", detect=False, server_metrics=False, **options) as client:
+    async with AsyncOpenAI(base_url=url, api_key="k", probe=False, **options) as client:
         made = [client.completions.create(model="m", prompt=f"p{number}", max_tokens=4) for number in range(CALLS)]
         await asyncio.gather(*made)
 
 
 async def by_transport(url, **options):
-    transport = BatchTransport(detect=False, server_metrics=False, **options)
+    transport = BatchTransport(probe=False, **options)
     async with httpx2.AsyncClient(transport=transport, timeout=60) as http:
         bodies = [{"model": "m", "prompt": f"p{number}", "max_tokens": 4} for number in range(CALLS)]
         await asyncio.gather(*[http.post(f"{url}/completions", json=body) for body in bodies])

@@ -200,7 +200,7 @@ server.close()
 
 
 def test_a_blocking_client_has_the_same_page(mock):
-    with SyncBatchClient(mock.base_url, model="mock", transport=mock.transport) as client:
+    with SyncBatchClient(mock.base_url, model="mock", http=mock.transport) as client:
         client.complete("p", max_tokens=1)
         with serve(client, 0) as server:
             numbers = samples(page(server.url))
@@ -341,7 +341,7 @@ async def test_a_map_under_way_is_told(mock):
 async def test_a_scrape_takes_the_event_loop_for_less_than_ten_milliseconds():
     mock = MockLLM()
     urls = [f"http://server-{number}:8000/v1" for number in range(8)]
-    async with BatchClient(urls, model="m", transport=mock.transport, limit=64) as client:
+    async with BatchClient(urls, model="m", http=mock.transport, limit=64) as client:
         for size in (1, 3, 7, 15, 31, 63):
             for _ in range(4):
                 await asyncio.gather(*[client.complete(f"p{n}", max_tokens=1) for n in range(size * 8)])
@@ -401,7 +401,7 @@ async def test_no_page_holds_a_prompt_an_answer_or_a_key(mock):
     url = f"http://mock:8000/v1?key={CANARY}-in-the-url"
     headers = {"x-canary": f"{CANARY}-in-a-header"}
     settings = {"api_key": f"{CANARY}-as-key", "headers": headers, "retry": Backoff(max_attempts=2, base_s=0)}
-    async with BatchClient(url, model="m", transport=mock.transport, **settings) as client:
+    async with BatchClient(url, model="m", http=mock.transport, **settings) as client:
         for word in ("asks", "fails", "breaks"):
             with suppress(BatchClientError):
                 await client.complete(f"{CANARY} {word}", max_tokens=4, tenant=CANARY, timeout_s=5)
@@ -510,7 +510,7 @@ async def test_the_port_is_free_as_soon_as_the_client_is_closed(mock):
 
 
 def test_the_port_closes_with_a_blocking_client_that_made_no_call(mock):
-    client = SyncBatchClient(mock.base_url, model="m", transport=mock.transport)
+    client = SyncBatchClient(mock.base_url, model="m", http=mock.transport)
     server = serve(client, 0)
     client.close()
     closes(server.port)

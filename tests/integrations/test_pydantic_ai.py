@@ -46,7 +46,7 @@ async def test_runs_share_requests(counted):
 
 
 async def test_structured_answers_share_requests_where_lists_may_be_longer(counted):
-    async with AsyncOpenAI(base_url=counted.base_url, api_key="k", batching=Batching(alone_above_tokens=512)) as client:
+    async with AsyncOpenAI(base_url=counted.base_url, api_key="k", batching=Batching(chat_list_tokens=64)) as client:
         agent = agent_over(client, output_type=pydantic_ai.NativeOutput(Person), model_settings={"max_tokens": 60})
         results = await asyncio.gather(*[agent.run(f"Who is number {i}?") for i in range(COUNT)])
         statistics = client.statistics()

@@ -9,7 +9,8 @@ import socket
 import httpx
 import pytest
 
-from batchclient import Backoff, ConfigError, Http
+from batchclient._client import connections
+from batchclient import Queue, Backoff, ConfigError, Http
 from batchclient.dialects._dialect import Dialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
@@ -495,16 +496,17 @@ async def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, ha
     assert response.headers["x-should-retry"] == "false"
 
 
-async def test_a_reply_over_the_cap_is_broken_off(library, over):
-    _, client = over(http=Http(max_response_bytes=10))
+async def test_a_reply_over_the_cap_is_broken_off(library, over, monkeypatch):
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", 10)
+    _, client = over()
     async with client:
-        with pytest.raises(library.ReadError, match="max_response_bytes"):
+        with pytest.raises(library.ReadError, match="over 10 bytes"):
             await client.post("completions", json=body("p"))
 
 
 async def test_a_full_queue_is_a_429(library, made, over, handler):
     handler.go_on = asyncio.Event()
-    _, client = over(limit=1, max_queued=1, when_full="raise")
+    _, client = over(limit=1, queue=Queue(max_calls=1, when_full="raise"))
     async with client:
         tasks = [asyncio.ensure_future(client.post("completions", json=body(f"p{i}"))) for i in range(4)]
         refused, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -718,7 +720,7 @@ def test_on_trio_it_is_refused(library, made):
         ({"model": "m"}, "model"),
         ({"api_key": "k"}, "api_key"),
         ({"headers": {}}, "headers"),
-        ({"http_client": None}, "http_client"),
+        ({"http_client": 1}, "http_client"),
         ({"refill_s": 1}, "refill_s"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_attempts": True}, "max_attempts"),
@@ -738,8 +740,8 @@ def test_a_wrong_argument_is_refused_by_name(made, arguments, field):
 
 def test_what_needs_connections_of_ours_is_refused_with_a_transport(library, made):
     with pytest.raises(ConfigError) as caught:
-        made(library.MockTransport(lambda request: None), detect=True)
-    assert caught.value.field == "detect"
+        made(library.MockTransport(lambda request: None), probe=True)
+    assert caught.value.field == "probe"
 
 
 def test_a_transport_of_the_other_library_is_refused(library, made):

@@ -146,7 +146,7 @@ async def test_an_answer_that_does_not_fit_is_invalid_unless_more_is_known(tmp_p
 async def test_an_answer_that_several_calls_share_counts_for_each():
     said = json.dumps({"choices": [{"index": 0, "text": "no", "finish_reason": "stop"}]}).encode()
     server = ScriptedTransport(*[Reply(chunks=[said])] * 2)
-    async with make_client(server, single_flight=True) as client:
+    async with make_client(server, batching=Batching(single_flight=True)) as client:
         for arguments in ({"response_model": Place}, {}):
             calls = [client.complete("a", temperature=0, **arguments) for _ in range(5)]
             await asyncio.gather(*calls, return_exceptions=True)

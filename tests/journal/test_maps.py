@@ -185,8 +185,8 @@ async def test_with_dedupe_a_row_that_waits_ends_as_its_equal_does(path, monkeyp
 async def test_a_moved_server_and_another_key_change_nothing(path):
     await run_job(texts(20), path, client={"api_key": "k1"})
     server = ScriptedTransport()
-    options = {"model": "m", "api_key": "k2", "server_metrics": False, "detect": False}
-    async with BatchClient("http://moved/v1", transport=lambda url, headers: server, **options) as client:
+    options = {"model": "m", "api_key": "k2", "probe": False}
+    async with BatchClient("http://moved/v1", http=lambda url, headers: server, **options) as client:
         rows = [row async for row in client.stream_map(texts(20), "Say: {}", journal=path)]
     assert all(row.reused for row in rows) and server.sent == []
 
@@ -472,7 +472,7 @@ async def test_nothing_secret_is_written(path):
     """Canaries: a key, a header, a query of the address."""
     server = failing("Say: a")
     options = {"model": "m", "api_key": "CANARY-key", "headers": {"x-secret": "CANARY-header"}, **ALONE}
-    options |= {"server_metrics": False, "detect": False, "transport": lambda url, headers: server}
+    options |= {"probe": False, "http": lambda url, headers: server}
     async with BatchClient("http://scripted/v1?k=CANARY-query", **options) as client:
         async for _row in client.stream_map(["a", "b"], "Say: {}", journal=path):
             for file in path.parent.iterdir():

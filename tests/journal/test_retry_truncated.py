@@ -205,8 +205,8 @@ async def test_the_first_chat_of_a_client_goes_on_and_so_does_a_journal_s(path):
     for journal, first, maps in ((None, 2, 1), (path, 0, 1), (path, 2, 1), (None, 2, 2)):
         server, pages = Teller(), Pages({"/models": Reply(chunks=[json.dumps(models).encode()])})
         client = connected(
-            calls=lambda url: server, detection=lambda url: pages, asks_first=True, detect=True, model="m",
-            batching=Batching(max_size=1), limit=1, server_metrics=False,
+            calls=lambda url: server, detection=lambda url: pages, asks_first=True, probe=True, model="m",
+            batching=Batching(max_size=1), limit=1,
         )  # fmt: skip
         async with client:
             made = [

@@ -74,7 +74,7 @@ def test_lists_stay(vllm_server: LiveServer, words: int, max_tokens: int) -> Non
 
     async def story() -> None:
         rng = random.Random(words)
-        async with BatchClient(vllm_server.base_url, model=vllm_server.model, limit=64, detect=False) as client:
+        async with BatchClient(vllm_server.base_url, model=vllm_server.model, limit=64, probe=False) as client:
             vocabulary = ["def", "class", "return", "import", "self", "for", "in", "value"]
             prompts = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(2048 if words < 100 else 512)]
             await client.batch_map(prompts, "{}", max_tokens=max_tokens, temperature=0)

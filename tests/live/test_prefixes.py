@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchclient import BatchClient, Batching, Schedule
+from batchclient import BatchClient, Batching, Queue
 from tests.gpu.machine import gauge, get
 from tests.live.fixtures import LiveServer, booted
 
@@ -44,7 +44,7 @@ def hit_rate(server: LiveServer, *, shuffled: bool, group_prefixes: bool, max_si
             model=server.model,
             limit=16,
             batching=Batching(max_size=max_size),
-            schedule=Schedule(group_prefixes=group_prefixes),
+            queue=Queue(group_prefixes=group_prefixes),
         ) as client:
             answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)
             assert len(answers) == len(prompts)
@@ -67,7 +67,7 @@ def test_a_priority_is_passed_on_in_a_list(tight: LiveServer) -> None:
     """vLLM takes the field, also where it was not started with ``--scheduling-policy priority``."""
 
     async def story() -> list[int]:
-        async with BatchClient(tight.base_url, model=tight.model, schedule=Schedule(send_priority=True)) as client:
+        async with BatchClient(tight.base_url, model=tight.model, queue=Queue(tell_server=True)) as client:
             calls = (client.complete(f"def f{i}(", max_tokens=2, priority=1) for i in range(8))
             return [answer.attempts for answer in await asyncio.gather(*calls)]
 

@@ -104,8 +104,7 @@ class World:
             retry=_Policy(self.rng),
             http=Http(backend=self.backend, read_timeout_s=_READ_TIMEOUT_S),
             timeout_s=self.timeout_s,
-            detect=False,
-            server_metrics=False,
+            probe=False,
         )
         for _ in range(self.warm):
             self.check_right(await self.wave(client), "before")

@@ -17,6 +17,7 @@ from collections import Counter
 from itertools import count
 
 from tests.core import (
+    RatesPerMinute,
     AbortBatch,
     Adjusted,
     Answered,
@@ -107,15 +108,26 @@ class Playbook:
         asks_first: whether servers may be asked which they are before their first list; ``None``: never.
         trusts_lists: whether servers get lists though they do not say which they are; ``False``: they are
             strangers, and prove their lists first.
+        requests_per_minute, tokens_per_minute: of each endpoint.
         settings: fields of ``SchedulerSettings``.
     """
 
-    def __init__(self, limit=4, *, asks_first=None, trusts_lists=True, **settings):
+    def __init__(
+        self,
+        limit=4,
+        *,
+        asks_first=None,
+        trusts_lists=True,
+        requests_per_minute=None,
+        tokens_per_minute=None,
+        **settings,
+    ):
         limits = limit if isinstance(limit, list) else [limit]
         self.scheduler = Scheduler(
             SchedulerSettings(trusts_lists=lambda: trusts_lists, **settings),
             [FixedLimit(n) if isinstance(n, int) else n for n in limits],
             asks_first=None if asks_first is None else lambda: asks_first,
+            rates=[RatesPerMinute(requests_per_minute, tokens_per_minute)] * len(limits),
         )
         self.now = 0.0
         self.sent = []

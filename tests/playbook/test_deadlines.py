@@ -11,7 +11,7 @@ TOO_LATE = "DeadlineExceeded"
 WAY_OUT = (
     "the queue counts: {}, and 1 sequence may be in flight."
     " A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
-    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
+    " a service can refuse calls earlier, with a lower max_calls and when_full='raise'"
 )
 
 

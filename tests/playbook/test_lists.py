@@ -203,21 +203,24 @@ def test_lone_calls_are_streamed_for_callers_for_objectives_and_where_they_may_t
 
 def test_lists_that_cannot_stream_are_for_short_answers_and_for_those_seen_to_end_together():
     for bound, most, seen, together in (
-        # An eighth of alone_above_tokens, and half where the answers seen filled what they may be.
-        (256, 32, None, True),
-        (256, 33, None, False),
-        (256, None, None, False),
-        (256, 2000, 12, True),
-        (256, 100, 75, True),
-        (256, 100, 74, False),
-        (256, 128, 128, True),
-        (256, 129, 129, False),
-        (512, 64, None, True),
-        (512, 65, None, False),
-        (512, 256, 256, True),
-        (512, 257, 257, False),
+        # Four times as many where the answers seen filled what they may be.
+        (32, 32, None, True),
+        (32, 33, None, False),
+        (32, None, None, False),
+        (32, 2000, 12, True),
+        (32, 100, 75, True),
+        (32, 100, 74, False),
+        (32, 128, 128, True),
+        (32, 129, 129, False),
+        (64, 64, None, True),
+        (64, 65, None, False),
+        (64, 256, 256, True),
+        (64, 257, 257, False),
     ):
-        play, of = Playbook(limit=8, alone_above_tokens=bound), shape(max_output_tokens=most, lists_plain=True)
+        play, of = (
+            Playbook(limit=8, list_tokens=512, chat_list_tokens=bound),
+            shape(max_output_tokens=most, lists_plain=True),
+        )
         if seen:
             play.submit(*calls("x", of)) >> Woke()
             play >> answered(play.last.requests[0], tokens=seen)
@@ -249,7 +252,7 @@ def test_a_table_of_the_users_makes_no_list_shorter_than_a_call_nor_cuts_what_is
 
 
 def test_long_outputs_are_learnt_and_sent_singly():
-    play = Playbook(limit=8, alone_above_tokens=256)
+    play = Playbook(limit=8, list_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     # The first guess is 256 tokens, which is not above 256.
@@ -261,7 +264,7 @@ def test_long_outputs_are_learnt_and_sent_singly():
 
 @pytest.mark.parametrize(("tokens", "sent"), [(272, ["send c d"]), (400, ["send c", "send d"])])
 def test_short_outputs_of_a_long_shape_bring_its_lists_back_by_and_by(tokens, sent):
-    play = Playbook(limit=8, alone_above_tokens=256)
+    play = Playbook(limit=8, list_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     play.submit(a) >> Woke() << ["send a"]
@@ -362,7 +365,7 @@ def test_chats_share_a_list_up_to_32_expected_tokens_and_up_to_128_where_answers
 
 
 def test_answers_of_which_none_was_seen_are_expected_to_have_256_tokens_or_max_tokens_if_that_is_less():
-    for alone_above, most, listed in ((256, None, True), (255, None, False), (255, 1000, False), (255, 255, True)):
-        play = Playbook(8, alone_above_tokens=alone_above)
+    for bound, most, listed in ((256, None, True), (255, None, False), (255, 1000, False), (255, 255, True)):
+        play = Playbook(8, list_tokens=bound)
         play.submit(*calls("a b", shape(max_output_tokens=most))) >> Woke()
         play << (["send a b"] if listed else ["send a", "send b"])

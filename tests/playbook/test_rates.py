@@ -3,6 +3,7 @@
 import pytest
 
 from tests.core import (
+    RatesPerMinute,
     EndpointAdded,
     FailureKind,
     FixedLimit,
@@ -124,16 +125,9 @@ def test_at_the_time_for_which_calls_wait_they_are_sent():
 def test_each_endpoint_has_rates_of_its_own_an_added_one_too():
     play = Playbook(limit=[8, 8], max_size=1, requests_per_minute=10)
     play.submit(*calls("a b c d")) >> Woke() << ["send a @0", "send b @1"]
-    play >> EndpointAdded(2, FixedLimit(8)) << ["send c @2"]
+    play >> EndpointAdded(2, FixedLimit(8), rates=RatesPerMinute(10)) << ["send c @2"]
     assert play.wakes_at == 6.0
     play.at(6.0) >> Woke() << ["send d @0"]
-
-
-def test_rates_can_be_changed_while_running():
-    play = Playbook(limit=8, max_size=1, requests_per_minute=6)
-    play.submit(*calls("a b c d")) >> Woke() << ["send a"]
-    play >> Retuned(SchedulerSettings(max_size=1, requests_per_minute=20)) << ["send b", "send c"]
-    play >> Retuned(SchedulerSettings(max_size=1)) << ["send d"]
 
 
 def test_nothing_younger_and_cheaper_goes_before_what_is_too_dear():

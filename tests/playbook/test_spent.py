@@ -196,7 +196,7 @@ def test_a_queue_that_is_full_because_no_server_is_there_says_so():
     error = story.errors["refused"]
     assert isinstance(error, QueueFull)
     assert error.message == (
-        "1 calls are queued (max_queued=1); an outage of http://one:8000/v1 has lasted 0.25 s: no connection"
+        "1 calls are queued (max_calls=1); an outage of http://one:8000/v1 has lasted 0.25 s: no connection"
     )
     assert isinstance(error.__cause__, ConnectFailed)
 

@@ -32,6 +32,7 @@ from tests.core import (
     DrainRequested,
     Drained,
     EndpointAdded,
+    RatesPerMinute,
     EndpointGone,
     EndpointRemoved,
     Failed,
@@ -103,11 +104,12 @@ LIMITS = {"fixed": int, "see-saw": SeeSaw, "found": lambda limit: Search(limit, 
 class World:
     """A scheduler and everything its commands did. Events are plain tuples, so that a story can be told twice."""
 
-    def __init__(self, setting, limits, found):
+    def __init__(self, setting, limits, found, rates):
         self.setting = setting
+        self.rates = rates
         self.strangers = not setting.trusts_lists()
         self.make_limit = lambda limit: Limit(LIMITS[found](limit))
-        self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits])
+        self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits], rates=[rates] * len(limits))
         self.endpoints = list(range(len(limits)))
         self.endpoints_made = len(limits)
         self.sent_at = defaultdict(list)
@@ -215,7 +217,7 @@ class World:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
             if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
                 self.not_before[batch.requests[position].waiter] = self.now + delay
-        if kind in ("NOT_SENT", "UNSUPPORTED") and self.setting.requests_per_minute is not None:
+        if kind in ("NOT_SENT", "UNSUPPORTED") and self.rates.requests is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         self.refused[batch.endpoint] += kind == "NOT_SENT"
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
@@ -232,7 +234,7 @@ class World:
     def make_add(self, limit):
         self.endpoints.append(self.endpoints_made)
         self.endpoints_made += 1
-        return EndpointAdded(self.endpoints[-1], self.make_limit(limit), "added")
+        return EndpointAdded(self.endpoints[-1], self.make_limit(limit), "added", self.rates)
 
     def make_remove(self, endpoint, drain):
         if endpoint in self.endpoints:
@@ -340,7 +342,7 @@ class World:
             assert self.held_on(batch.endpoint) + asked <= max(allowed, weight), "slow start"
 
     def check_rate(self, batch):
-        per_minute = self.setting.requests_per_minute
+        per_minute = self.rates.requests
         if per_minute is None:
             return
         times = self.sent_at[batch.endpoint]
@@ -381,8 +383,9 @@ class Machine(RuleBasedStateMachine):
         self.log = []
         self.waiting_since = {}
 
-    def open_world(self, limits, found, *, strangers, **numbers):
-        self.beginning = (SchedulerSettings(trusts_lists=lambda: not strangers, **numbers), limits, found)
+    def open_world(self, limits, found, *, strangers, requests=None, tokens=None, **numbers):
+        setting = SchedulerSettings(trusts_lists=lambda: not strangers, **numbers)
+        self.beginning = (setting, limits, found, RatesPerMinute(requests, tokens))
         self.world = World(*self.beginning)
 
     def tell(self, *event):
@@ -518,7 +521,7 @@ class Machine(RuleBasedStateMachine):
         """Note since when each call has waited though permits for it are free."""
         world, setting = self.world, self.world.setting
         queued = [request for request in world.calls if request.state is RequestState.QUEUED]
-        if world.core.next_deadline() == world.now or setting.requests_per_minute or setting.tokens_per_minute:
+        if world.core.next_deadline() == world.now or world.rates != RatesPerMinute():
             return
         if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
             self.waiting_since.clear()
@@ -594,8 +597,8 @@ class AnyOrder(Machine):
         found=st.sampled_from(sorted(LIMITS)),
         order=st.sampled_from(["fcfs", "fcfs", "shortest_first", "deadline"]),
         aging_s=st.sampled_from([300.0, 5.0]),
-        requests_per_minute=st.sampled_from([None, None, None, 6.0, 300.0]),
-        tokens_per_minute=st.sampled_from([None, None, None, 20_000.0]),
+        requests=st.sampled_from([None, None, None, 6.0, 300.0]),
+        tokens=st.sampled_from([None, None, None, 20_000.0]),
         strangers=st.booleans(),
     )
     def begin(self, **beginning):

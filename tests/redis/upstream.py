@@ -48,7 +48,7 @@ class Upstream:
             "batching": Batching(max_size=1, linger_s=0.0),
             "retry": Backoff(base_s=0.01),
         }
-        return BatchClient("http://upstream.test/v1", transport=lambda *_: self, **(given | options))
+        return BatchClient("http://upstream.test/v1", http=lambda *_: self, **(given | options))
 
     async def send(self, request, timeouts):
         self.tries += 1

@@ -12,6 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient import BatchClient
+from batchclient._settings import sending_of
 
 __all__ = [
     "Answer",
@@ -314,8 +315,10 @@ async def under_way(client, server, seconds, calls=4):
 
 def make_client(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    defaults = {"model": "m", "server_metrics": False, "detect": False}
-    return BatchClient("http://scripted/v1", transport=lambda url, headers: transport, **{**defaults, **arguments})
+    defaults = {"model": "m", "probe": False}
+    url = arguments.pop("base_url", "http://scripted/v1")
+    http = sending_of(arguments.pop("http", None), transport=lambda url, headers: transport)
+    return BatchClient(url, http=http, **{**defaults, **arguments})
 
 
 async def settle(turns=12):

@@ -52,8 +52,8 @@ def make(server, **arguments):
 
 def several(*servers, **arguments):
     by_url = {f"http://{name}/v1": server for name, server in zip("abc", servers, strict=False)}
-    defaults = {"model": "m", "server_metrics": False, "wait_for_server_s": 600.0, "retry": Backoff(max_attempts=1)}
-    return BatchClient(list(by_url), transport=lambda url, _: by_url[url], **{**defaults, **arguments})
+    defaults = {"model": "m", "probe": False, "wait_for_server_s": 600.0, "retry": Backoff(max_attempts=1)}
+    return BatchClient(list(by_url), http=lambda url, _: by_url[url], **{**defaults, **arguments})
 
 
 @pytest.mark.parametrize("model", ["m", None])

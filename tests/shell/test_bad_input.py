@@ -12,7 +12,7 @@ import pytest
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
 from batchclient import (
-    AdaptiveLimit, Backoff, BadRequest, BatchClient, Batching, ConfigError, DialectError, Http, Schedule, Server, ServerFault,
+    AdaptiveLimit, Backoff, BadRequest, BatchClient, Batching, ConfigError, DialectError, Http, Queue, Server, ServerFault,
     SyncBatchClient, Telemetry,
 )  # fmt: skip
 from batchclient.integrations.httpx import BatchTransport
@@ -192,39 +192,40 @@ WRONG_OF_KIND = {
 }
 KINDS = {
     BatchClient: {
-        "base_url": "url", "model": "name", "api_key": "key", "headers": "headers", "preset": "one of",
-        "limit": "count", "batching": "object", "schedule": "object", "http": "object", "timeout_s": "positive",
-        "outage_patience_s": "patience", "wait_for_server_s": "patience", "retry": "object", "max_queued": "count",
-        "when_full": "one of", "requests_per_minute": "positive", "tokens_per_minute": "positive", "dialect": "one of",
-        "detect": "flag", "server_metrics": "flag", "http_client": "object", "transport": "function",
-        "single_flight": "flag", "telemetry": "object", "from_environment": "flag",
+        "base_url": "url", "model": "name", "api_key": "key", "headers": "headers", "timeout_s": "positive",
+        "retry": "object", "limit": "count", "preset": "one of", "batching": "object", "queue": "object",
+        "http": "object", "dialect": "one of", "probe": "flag", "wait_for_server_s": "patience",
+        "outage_patience_s": "patience", "telemetry": "object", "from_environment": "flag",
     },
     AdaptiveLimit: {
         "start": "count", "max": "count", "p95_latency_s": "positive", "time_to_first_token_s": "positive",
     },
     Batching: {
-        "max_size": "count", "linger_s": "seconds",
-        "alone_above_tokens": "count", "size_for": "function",
+        "max_size": "count", "linger_s": "seconds", "list_tokens": "count", "chat_list_tokens": "count",
+        "single_flight": "flag",
     },
-    Schedule: {
+    Queue: {
         "order": "one of", "aging_s": "positive", "tenant_weights": "weights",
-        "group_prefixes": "flag", "send_priority": "flag",
+        "group_prefixes": "flag", "tell_server": "flag", "max_calls": "count", "when_full": "one of",
     },
     Http: {
-        "connect_timeout_s": "positive", "read_timeout_s": "positive", "max_response_bytes": "count",
+        "connect_timeout_s": "positive", "read_timeout_s": "positive",
         "backend": "one of", "trust_env": "flag",
     },
     Telemetry: {"tracer_provider": "object", "client_name": "name"},
-    Server: {"url": "url", "api_key": "key", "headers": "headers"},
+    Server: {
+        "url": "url", "api_key": "key", "headers": "headers", "requests_per_minute": "positive",
+        "tokens_per_minute": "positive",
+    },
     Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
     TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},
 }  # fmt: skip
 """Of every setting: what it takes."""
-PATHS = {AdaptiveLimit: "limit.", Batching: "batching.", Schedule: "schedule.", Http: "http.", Telemetry: "telemetry."}
+PATHS = {AdaptiveLimit: "limit.", Batching: "batching.", Queue: "queue.", Http: "http.", Telemetry: "telemetry."}
 NAMED_OTHERWISE = {(Server, "url"): "base_url", (Telemetry, "tracer_provider"): "telemetry"}
 MORE_WRONG = {
     (BatchClient, "base_url"): [[], [7], [URL, 7], None], (BatchClient, "limit"): ["aimd"],
-    (BatchClient, "http_client"): [httpx.Client], (BatchClient, "retry"): [Backoff], (BatchClient, "preset"): [None],
+    (BatchClient, "http"): [httpx.Client, httpx.Client()], (BatchClient, "retry"): [Backoff], (BatchClient, "preset"): [None],
     (Telemetry, "client_name"): ["x" * 257],
 }  # fmt: skip
 SHOWN = {(BatchClient, "preset"), (BatchClient, "dialect"), *((TenacityRetry, name) for name in KINDS[TenacityRetry])}
@@ -250,6 +251,9 @@ def test_a_wrong_argument_is_refused_by_name_and_not_shown(made):
         ("temperature", "; there are: "),
         ("limits", "did you mean limit?"),
         ("starvation_s", "starvation_s is the preset's now: preset=…"),
+        ("schedule", "schedule is given as queue=Queue(…)"),
+        ("max_queued", "max_queued is given as queue=Queue(max_calls=…)"),
+        ("server_metrics", "server_metrics is given as probe=…"),
         ("on_adjustment", "on_adjustment is gone: story() and statistics().adjustments tell every change"),
     ],
 )
@@ -267,19 +271,19 @@ def test_an_unknown_argument_is_refused_with_the_right_one(make, name, hint):
     assert caught.value.field == name
 
 
-@pytest.mark.parametrize("group", [Batching, Http, Schedule, Telemetry])
+@pytest.mark.parametrize("group", [Batching, Queue, Telemetry])
 def test_a_group_of_another_type_is_refused_with_its_own(group):
     with pytest.raises(ConfigError, match=rf"a {group.__name__}\(…\), not a") as caught:
         BatchClient(URL, **{group.__name__.lower(): {"max_size": 3}})
     assert caught.value.field == group.__name__.lower()
 
 
-async def test_a_closed_http_client_is_refused():
+async def test_a_closed_client_is_refused():
     closed = httpx.AsyncClient()
     await closed.aclose()
     with pytest.raises(ConfigError, match="closed") as caught:
-        BatchClient(URL, model="m", http_client=closed)
-    assert caught.value.field == "http_client"
+        BatchClient(URL, model="m", http=closed)
+    assert caught.value.field == "http"
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch):
@@ -290,12 +294,6 @@ def test_the_extra_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(ConfigError, match=r"batchclient\[httpx2\]") as caught:
         BatchClient(URL, model="m", http=Http(backend="httpx2"))
-    assert caught.value.field == "http.backend"
-
-
-def test_the_backend_that_is_gone_says_what_stands_in_its_place():
-    with pytest.raises(ConfigError, match="'aiohttp' is gone: without a backend") as caught:
-        Http(backend="aiohttp")
     assert caught.value.field == "http.backend"
 
 

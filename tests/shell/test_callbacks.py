@@ -34,7 +34,7 @@ class Raising:
 
 
 ENDS = [KeyboardInterrupt(), SystemExit(3)]
-IN_A_STEP = ["retry", "size_for"]
+IN_A_STEP = ["retry", "max_size"]
 
 
 def busy():
@@ -48,7 +48,7 @@ def calls(client, name):
 
 def make(name, raising):
     server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
-    own = {"batching": Batching(max_size=2, size_for=raising)} if name == "size_for" else {name: raising}
+    own = {"batching": Batching(max_size=raising)} if name == "max_size" else {name: raising}
     return make_client(server, **{"batching": Batching(max_size=2), **own})
 
 
@@ -127,7 +127,7 @@ def leaves(error):
 @pytest.mark.parametrize("raised", ENDS, ids=repr)
 def test_it_reaches_the_thread_that_waits(name, raised):
     raising = Raising(raised)
-    own = {"batching": Batching(size_for=raising)} if name == "size_for" else {name: raising}
+    own = {"batching": Batching(max_size=raising)} if name == "max_size" else {name: raising}
     with make_sync(ScriptedTransport(busy()), **own) as client:
         with pytest.raises(type(raised)) as caught:
             client.complete("p", max_tokens=1)
@@ -191,7 +191,7 @@ def test_a_transport_that_does_not_close_keeps_none_open(end):
 
     async def main():
         servers = {"http://a/v1": broken, "http://b/v1": good}
-        client = BatchClient([*servers], model="m", transport=lambda url, headers: servers[url])
+        client = BatchClient([*servers], model="m", http=lambda url, headers: servers[url])
         await client.complete("p")
         with pytest.raises(OSError, match="busy"):
             await getattr(client, end)()

@@ -17,7 +17,7 @@ from batchclient import (
     Batching,
     ConfigError,
     NotFound,
-    Schedule,
+    Queue,
     Usage,
 )
 from batchclient.simulator import (
@@ -58,7 +58,7 @@ class Log(SimulatorTransport):
 
 def make(server=None, **arguments):
     log = Log(server or SimulatedServer(STEPS, model="m"))
-    defaults = {"model": "m", "transport": lambda url, headers: log}
+    defaults = {"model": "m", "http": lambda url, headers: log}
     return BatchClient("http://simulated/v1", **{**defaults, **arguments}), log
 
 
@@ -112,7 +112,7 @@ async def test_text_parts_share_lists():
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
-    client, log = make(schedule=Schedule(send_priority=True))
+    client, log = make(queue=Queue(tell_server=True))
     async with client:
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=2, priority=7) for i in range(size)])
     assert [body["priority"] for _, body in log.sent] == [-7]

@@ -36,7 +36,7 @@ LLAMACPP = {
 
 
 def make(server, pages, **arguments):
-    defaults = {"model": "m", "server_metrics": False, "detect": True}
+    defaults = {"model": "m", "probe": True}
     return connected(calls=lambda url: server, detection=lambda url: pages, **{**defaults, **arguments})
 
 
@@ -71,30 +71,20 @@ async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_a
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"dialect": "vllm"}, {"server_metrics": False}, {"detect": False}, {"http_client": "own"}],
+    [{"dialect": "vllm"}, {"probe": False}, {"http": "own"}],
     ids=str,
 )
 async def test_who_is_not_to_be_asked_is_not(arguments):
     import httpx
 
-    if "http_client" in arguments:
-        arguments = {"http_client": httpx.AsyncClient()}
+    if "http" in arguments:
+        arguments = {"http": httpx.AsyncClient()}
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
     seams = {"calls": lambda url: server, "metrics": lambda url: Pages({}), "detection": lambda url: pages}
     async with connected(**seams, model="m", **arguments) as client:
         await under_way(client, server, 10.0, calls=1)
         assert shown(client) == [None]
     assert pages.asked == []
-
-
-@pytest.mark.parametrize("other", ["dialect", "http_client"])
-async def test_what_is_given_cannot_be_found_out_as_well(other):
-    import httpx
-
-    given = {"dialect": "vllm"} if other == "dialect" else {"http_client": httpx.AsyncClient()}
-    with pytest.raises(ConfigError, match=other) as caught:
-        BatchClient("http://server/v1", model="m", detect=True, **given)
-    assert caught.value.field == "detect"
 
 
 # What changes nothing -----------------------------------------------------------------------------------------------
@@ -226,7 +216,7 @@ async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take
     }
     seams = {"calls": lambda url: server, "detection": pages.__getitem__}
     urls = ["http://a/v1", "http://b/v1"]
-    async with connected(urls, **seams, model="m", limit=2, server_metrics=False, detect=True) as client:
+    async with connected(urls, **seams, model="m", limit=2, probe=True) as client:
         await under_way(client, server, 1.0, calls=4)
         assert shown(client) == ["vllm 0.32.0"] * 2
         await client.complete([1] * 150)

@@ -76,7 +76,7 @@ async def test_no_server_is_asked_that_is_not_to_be_asked():
 
 async def test_the_story_tells_what_was_decided_of_which_server_when_and_why():
     # Nothing else is asked: a virtual loop waits for no name of a real network.
-    arguments = {"model": "m", "limit": 8, "detect": False, "server_metrics": False}
+    arguments = {"model": "m", "limit": 8, "probe": False}
     server = ScriptedTransport(echo, ConnectFailed("secret"))
     async with connected("http://a/v1?key=secret", calls=lambda url: server, **arguments) as client:
         assert client.story() == []
@@ -106,7 +106,7 @@ async def test_queued_s_is_the_time_until_the_answering_request_was_sent():
 
 async def test_who_joins_a_generation_has_waited_for_its_own_time():
     server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True, limit=1, batching=Batching(max_size=1)) as client:
+    async with make_client(server, limit=1, batching=Batching(max_size=1, single_flight=True)) as client:
         outcomes = []
 
         async def ask(prompt, after_s):

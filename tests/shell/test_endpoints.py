@@ -6,7 +6,8 @@ import pytest
 from tests.inspection import held
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
-from batchclient import Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
+from batchclient._settings import sending_of
+from batchclient import Server, Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 
 LIBRARIES = ("asyncio",)
@@ -28,7 +29,8 @@ def make_over(transports, **arguments):
     urls = [f"http://server-{number}/v1" for number in range(len(transports))]
     table = dict(zip(urls, transports, strict=True))
     arguments = {"limit": LIMIT, "model": "simulated", **arguments}
-    return BatchClient(urls, transport=lambda url, headers: table[url], **arguments)
+    http = sending_of(arguments.pop("http", None), transport=lambda url, headers: table[url])
+    return BatchClient(urls, http=http, **arguments)
 
 
 def server(speed=1.0, **arguments):
@@ -172,7 +174,7 @@ def make_scripted(**servers):
     first = list(servers)[:2]
     urls = [f"http://{name}/v1" for name in first]
     return BatchClient(
-        urls, transport=lambda url, headers: servers[url.split("/")[2]], model="m", batching=Batching(max_size=1)
+        urls, http=lambda url, headers: servers[url.split("/")[2]], model="m", batching=Batching(max_size=1)
     )
 
 
@@ -324,7 +326,7 @@ async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
 
 async def test_requests_per_minute_hold_and_lists_grow():
     server = ScriptedTransport()
-    async with make_client(server, requests_per_minute=60, limit=64) as client:
+    async with make_client(server, base_url=Server("http://scripted/v1", requests_per_minute=60), limit=64) as client:
         start = anyio.current_time()
         answers = await client.batch_map([f"text {n}" for n in range(640)], "{}", max_tokens=4)
         seconds = anyio.current_time() - start
@@ -337,7 +339,7 @@ async def test_requests_per_minute_hold_and_lists_grow():
 async def test_tokens_per_minute_hold_by_the_servers_own_count():
     server = ScriptedTransport()
     # A prompt of 8 characters counts 8 tokens here, its answer 2; before that is known, more is expected.
-    async with make_client(server, tokens_per_minute=6000, limit=64) as client:
+    async with make_client(server, base_url=Server("http://scripted/v1", tokens_per_minute=6000), limit=64) as client:
         start = anyio.current_time()
         await client.batch_map([f"text {n:03}" for n in range(1000)], "{}", max_tokens=2)
         seconds = anyio.current_time() - start

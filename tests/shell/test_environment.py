@@ -38,7 +38,7 @@ class Recorder:
 
 
 async def models(recorder, *args, **arguments):
-    async with BatchClient(*args, transport=recorder, **arguments) as client:
+    async with BatchClient(*args, http=recorder, **arguments) as client:
         await client.complete("p", max_tokens=1)
     return [sent.body["model"] for server in recorder.servers.values() for sent in server.sent]
 
@@ -93,7 +93,7 @@ async def test_the_key_of_the_users_own_http_client_stays():
         transport=httpx.MockTransport(answer), headers={"Authorization": "Bearer own"}
     ) as http_client:
         with pytest.raises(AuthenticationFailed):
-            async with BatchClient(http_client=http_client) as client:
+            async with BatchClient(http=http_client) as client:
                 await client.complete("p")
     assert seen == ["Bearer own"]
 
@@ -117,10 +117,10 @@ async def test_the_clients_inside_other_objects_never_read_it(mock_llm, monkeypa
     assert made == [False] * 3
     with pytest.raises(ConfigError, match="base_url"):
         BatchClient(from_environment=False)
-    with pytest.raises(ConfigError, match="from_environment is true or false"):
+    with pytest.raises(ConfigError, match="from_environment: True or False"):
         BatchClient(from_environment="no")
     recorder = Recorder(lambda sent: error(401, "who are you"))
-    async with BatchClient("http://other/v1", transport=recorder, model="given", from_environment=False) as client:
+    async with BatchClient("http://other/v1", http=recorder, model="given", from_environment=False) as client:
         with pytest.raises(AuthenticationFailed) as caught:
             await client.complete("p")
     assert "BATCHCLIENT" not in str(caught.value)
@@ -140,7 +140,7 @@ async def reached(recorder, client, urls):
 
 async def test_a_server_of_another_host_that_joins_gets_no_key_of_the_clients():
     recorder = Recorder()
-    client = BatchClient(headers={"x-api-key": "header-key", "x-team": "a"}, transport=recorder)
+    client = BatchClient(headers={"x-api-key": "header-key", "x-team": "a"}, http=recorder)
     keys = await reached(
         recorder, client, ["http://mine:9000/v1", "http://other/v1", Server("http://third/v1", api_key="third")]
     )
@@ -157,7 +157,7 @@ async def test_a_server_of_another_host_that_joins_gets_no_key_of_the_clients():
 
 async def test_a_key_for_https_is_not_sent_in_plain_text():
     recorder = Recorder()
-    client = BatchClient("https://mine/v1", transport=recorder)
+    client = BatchClient("https://mine/v1", http=recorder)
     keys = await reached(recorder, client, ["http://mine/v1", "https://mine:9000/v1"])
     assert keys == {"https://mine/v1": f"Bearer {KEY}", "http://mine/v1": None, "https://mine:9000/v1": f"Bearer {KEY}"}
 
@@ -169,7 +169,7 @@ async def test_each_server_may_have_a_key_and_headers_of_its_own():
         Server("http://b/v1", headers={"Authorization": "Basic b", "x-team": "b"}),
         "http://c/v1",
     ]
-    async with BatchClient(servers, headers={"x-team": "all"}, transport=recorder) as client:
+    async with BatchClient(servers, headers={"x-team": "all"}, http=recorder) as client:
         await client.complete("p", max_tokens=1)
     assert recorder.keys() == {"http://a/v1": "Bearer a-key", "http://b/v1": "Basic b", "http://c/v1": f"Bearer {KEY}"}
     assert [headers["x-team"] for headers in recorder.headers.values()] == ["all", "b", "all"]
@@ -208,7 +208,7 @@ async def test_a_401_says_which_key_was_refused_or_that_there_was_none(environme
 async def test_a_server_that_joins_without_a_key_ends_the_hint(environment):
     environment.delenv("BATCHCLIENT_API_KEY")
     recorder = Recorder(lambda sent: error(401, "who are you"))
-    async with BatchClient(URL, model="m", api_key="mine", transport=recorder) as client:
+    async with BatchClient(URL, model="m", api_key="mine", http=recorder) as client:
         client.add_endpoint("http://other/v1")
         with pytest.raises(AuthenticationFailed, match="who are you$"):
             await client.complete("p")

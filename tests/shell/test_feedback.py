@@ -29,7 +29,7 @@ from batchclient.transport import root_of
 
 
 def make(server, page, **arguments):
-    defaults = {"model": "m", "limit": 64, "detect": False}
+    defaults = {"model": "m", "limit": 64, "probe": True}
     return connected(calls=lambda url: server, metrics=lambda url: page, **{**defaults, **arguments})
 
 
@@ -129,22 +129,22 @@ async def asks(**arguments):
     return page.asked_at != []
 
 
-async def test_it_is_on_unless_a_dialect_or_an_http_client_is_given():
+async def test_it_is_on_unless_a_dialect_or_a_client_is_given():
     import httpx
 
     async with httpx.AsyncClient() as own:
-        assert await asks(detect=False)
-        assert not await asks(server_metrics=False)
+        assert await asks()
+        assert not await asks(probe=False)
         assert not await asks(dialect="vllm")
-        assert await asks(dialect="vllm", server_metrics=True)
-        assert not await asks(http_client=own)
-        assert not await asks(http_client=own, server_metrics=False)
+        assert await asks(dialect="vllm", probe=True)
+        assert not await asks(http=own)
+        assert not await asks(http=own, probe=False)
         with pytest.raises(ConfigError) as caught:
-            BatchClient("http://server/v1", http_client=own, server_metrics=True)
-    assert caught.value.field == "server_metrics"
+            BatchClient("http://server/v1", http=own, probe=True)
+    assert caught.value.field == "probe"
     with pytest.raises(ConfigError) as caught:
-        BatchClient("http://server/v1", server_metrics="yes")
-    assert caught.value.field == "server_metrics"
+        BatchClient("http://server/v1", probe="yes")
+    assert caught.value.field == "probe"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ async def test_each_server_is_asked_for_itself():
         {"http://a/v1": MetricsPage(reply=http(404)), "http://b/v1": MetricsPage()},
     )
     seams = {"calls": lambda url: server, "metrics": pages.__getitem__}
-    async with connected(list(pages), **seams, model="m", limit=4, detect=False) as client:
+    async with connected(list(pages), **seams, model="m", limit=4, probe=True) as client:
         await under_way(client, server, 2.2, calls=8)
     assert [len(page.asked_at) for page in pages.values()] == [1, 3]
 

@@ -8,7 +8,7 @@ import sniffio
 from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
-from batchclient import Batching, CallAborted, ClientClosed, Completion, DeadlineExceeded
+from batchclient import Queue, Batching, CallAborted, ClientClosed, Completion, DeadlineExceeded
 
 
 class Outcomes:
@@ -49,7 +49,7 @@ async def test_a_client_paused_before_its_first_call_sends_nothing():
 
 async def test_abort_ends_every_call_and_the_client_stays_open():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=1, max_queued=1) as client:
+    async with make_client(server, limit=1, queue=Queue(max_calls=1)) as client:
         async with anyio.create_task_group() as group:
             outcomes = Outcomes(client, group)
             for prompt in ("flying", "queued", "waiting"):
@@ -120,7 +120,7 @@ async def test_aclose_ends_every_call_and_closes_connections():
     )
     before = count_alive()
     async with (
-        make_client(server, limit=2, batching=Batching(max_size=1), max_queued=1) as client,
+        make_client(server, limit=2, batching=Batching(max_size=1), queue=Queue(max_calls=1)) as client,
         anyio.create_task_group() as group,
     ):
         outcomes = Outcomes(client, group)

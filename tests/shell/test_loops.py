@@ -259,7 +259,7 @@ def test_asyncio_run_twice_without_async_with_ends_without_a_word(backend):
         + f"""
     import gc
     with answers_in_a_thread() as url:
-        client = BatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
+        client = BatchClient(url, model="m", probe=False, http=Http(backend={backend!r}))
         asyncio.run(main(client))
         gc.collect()
         asyncio.run(main(client))
@@ -274,7 +274,7 @@ def test_a_client_that_is_dropped_in_a_live_loop_closes_its_connections():
         + """
     import gc
     async def use_and_drop(url):
-        await main(BatchClient(url, model="m", detect=False))
+        await main(BatchClient(url, model="m", probe=False))
         gc.collect()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -297,7 +297,7 @@ def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
         await asyncio.get_running_loop().run_in_executor(None, arrived.wait)
 
     with answers_in_a_thread(silent=True) as (url, arrived):
-        asyncio.run(main(BatchClient(url, model="m", detect=False), arrived))
+        asyncio.run(main(BatchClient(url, model="m", probe=False), arrived))
     print("over")
     """
     )
@@ -339,7 +339,7 @@ def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
         await client.aclose()
 
     with answers_in_a_process() as (url, connections):
-        client = BatchClient(url, model="m", detect=False, http=Http(backend=BACKEND, read_timeout_s=5))
+        client = BatchClient(url, model="m", probe=False, http=Http(backend=BACKEND, read_timeout_s=5))
         asyncio.run(parent(client))
         print("the server's connections", connections())
     """,

@@ -12,6 +12,7 @@ from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import (
+    Queue,
     BadRequest,
     BatchClient,
     Batching,
@@ -243,7 +244,7 @@ def test_the_look_ahead_is_enough_for_all_endpoints():
     async def main():
         server = ScriptedTransport(held=True)
         urls = [f"http://server-{number}/v1" for number in range(5)]
-        client = BatchClient(urls, model="m", limit=224, transport=lambda url, headers: server)
+        client = BatchClient(urls, model="m", limit=224, http=lambda url, headers: server)
         async with client, anyio.create_task_group() as group:
             rows = client.stream_map(texts(5000), "{}")
             group.start_soon(anext, rows)
@@ -487,7 +488,7 @@ async def test_a_documents_time_ends_its_call_and_the_next_has_its_own(given):
 
 async def test_a_map_is_never_refused_for_a_full_queue():
     server = ScriptedTransport()
-    async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
+    async with make_client(server, limit=1, queue=Queue(max_calls=2, when_full="raise")) as client:
         outcomes = await client.batch_map(texts(100), "{}", return_exceptions=True)
     assert QueueFull not in {type(outcome) for outcome in outcomes}
 

@@ -1,4 +1,4 @@
-"""``BatchClient(transport=…)``: sending by one's own way."""
+"""``BatchClient(http=function)``: sending by one's own way."""
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ async def test_each_server_gets_one_with_the_headers_to_send():
         return made[-1]
 
     async with BatchClient(
-        ["http://a/v1", "http://b/v1"], model="m", transport=make, api_key="k", headers={"x-own": "1"}, limit=1
+        ["http://a/v1", "http://b/v1"], model="m", http=make, api_key="k", headers={"x-own": "1"}, limit=1
     ) as client:
         answer = await client.complete("p", max_tokens=1)
         client.add_endpoint(Server("http://c/v1", api_key="c"))
@@ -29,7 +29,7 @@ async def test_nothing_but_the_calls_is_sent(monkeypatch):
     # Pages about the server would be asked for on connections of the client's own.
     monkeypatch.setattr("batchclient.transport.http.HttpTransport", None)
     transport = ScriptedTransport(held=True)
-    async with BatchClient("http://a/v1", model="m", transport=lambda url, headers: transport) as client:
+    async with BatchClient("http://a/v1", model="m", http=lambda url, headers: transport) as client:
         with pytest.raises(TimeoutError):
             # Long enough for a look at the server's pages.
             await client.complete("p", max_tokens=1, timeout_s=5)
@@ -40,10 +40,9 @@ async def test_nothing_but_the_calls_is_sent(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"transport": ScriptedTransport()}, "transport"),
-        ({"transport": "http://a"}, "transport"),
-        ({"transport": lambda url, headers: None, "detect": True}, "detect"),
-        ({"transport": lambda url, headers: None, "server_metrics": True}, "server_metrics"),
+        ({"http": ScriptedTransport()}, "http"),
+        ({"http": "http://a"}, "http"),
+        ({"http": lambda url, headers: None, "probe": True}, "probe"),
     ],
 )
 async def test_what_cannot_work_is_refused(arguments, field):
@@ -55,17 +54,8 @@ async def test_what_cannot_work_is_refused(arguments, field):
 def test_a_transport_of_httpx_is_sent_to_where_it_is_taken():
     import httpx
 
-    with pytest.raises(ConfigError, match=r"http_client=httpx.AsyncClient\(transport=…\)"):
-        BatchClient("http://a/v1", transport=httpx.MockTransport(lambda request: None))
-
-
-async def test_two_ways_of_sending_are_refused():
-    import httpx
-
-    async with httpx.AsyncClient() as own:
-        with pytest.raises(ConfigError, match="two ways") as caught:
-            BatchClient("http://a/v1", http_client=own, transport=lambda url, headers: ScriptedTransport())
-    assert caught.value.field == "transport"
+    with pytest.raises(ConfigError, match=r"go into an AsyncClient\(transport=…\)"):
+        BatchClient("http://a/v1", http=httpx.MockTransport(lambda request: None))
 
 
 class Unclosable:
@@ -88,9 +78,7 @@ async def test_what_is_raised_after_the_last_answer_is_no_failure(caplog):
         async def send(self, request, timeouts):
             return Unclosable(await super().send(request, timeouts))
 
-    async with BatchClient(
-        "http://a/v1", model="m", dialect="vllm", transport=lambda url, headers: Transport()
-    ) as client:
+    async with BatchClient("http://a/v1", model="m", dialect="vllm", http=lambda url, headers: Transport()) as client:
         answers = [await client.complete(f"p{number}", max_tokens=2000) for number in range(4)]
         await anyio.sleep(1.0)
         statistics = client.statistics()
@@ -112,7 +100,7 @@ async def test_a_transport_that_returns_no_response_is_told_so():
             return None
 
     async with BatchClient(
-        "http://a/v1", model="m", transport=lambda url, headers: Transport(), retry=Backoff(max_attempts=1)
+        "http://a/v1", model="m", http=lambda url, headers: Transport(), retry=Backoff(max_attempts=1)
     ) as client:
         with pytest.raises(ConnectionLost, match="the transport returned a NoneType, which is no response"):
             await client.complete("p", max_tokens=1)

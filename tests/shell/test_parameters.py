@@ -29,9 +29,7 @@ class Recorder(SimulatorTransport):
 
 
 def make_client(server, **settings):
-    return BatchClient(
-        "http://s/v1", model="m", transport=lambda url, headers: server, detect=False, server_metrics=False, **settings
-    )
+    return BatchClient("http://s/v1", model="m", http=lambda url, headers: server, probe=False, **settings)
 
 
 async def ask_stream(client, **fields):
@@ -134,7 +132,7 @@ async def test_the_fields_of_an_extra_body_are_part_of_the_coalescing_key():
 
 
 def test_threads_are_told_the_same():
-    with SyncBatchClient("http://s/v1", model="m", transport=lambda url, headers: Recorder()) as client:
+    with SyncBatchClient("http://s/v1", model="m", http=lambda url, headers: Recorder()) as client:
         with pytest.raises(ConfigError, match="Did you mean max_tokens"):
             client.complete("a", max_token=5)
         with pytest.raises(ConfigError, match="Did you mean dimensions"):

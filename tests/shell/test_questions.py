@@ -9,7 +9,7 @@ from tests.shell.scripted import MetricsPage, Pages, Reply, ScriptedTransport, m
 from tests.shell.test_detection import VLLM, models
 from tests.shell.test_feedback import make
 
-from batchclient import BatchClientError, Batching, ResponseTooLarge
+from batchclient import Queue, BatchClientError, Batching, ResponseTooLarge
 
 
 class SlowToCancel(ScriptedTransport):
@@ -52,7 +52,7 @@ async def test_a_client_that_closes_asks_nothing_more():
 async def test_closing_waits_for_no_question():
     server, pages = SlowToCancel(held=True), Pages({"/models": "hangs"})
     async with connected(
-        calls=lambda url: server, detection=lambda url: pages, model="m", limit=64, server_metrics=False, detect=True
+        calls=lambda url: server, detection=lambda url: pages, model="m", limit=64, probe=True
     ) as client:
         _, took_s = await closed_while_calls_are_under_way(client, server, 0.2)
     assert pages.asked == [], "its time comes while the client closes"
@@ -65,7 +65,7 @@ async def test_a_question_that_others_have_cancelled_is_asked_again():
         pytest.skip("asyncio's own tasks")
     server, pages = ScriptedTransport(held=True), Pages({**VLLM, "/models": "hangs"})
     async with connected(
-        calls=lambda url: server, detection=lambda url: pages, model="m", limit=64, server_metrics=False, detect=True
+        calls=lambda url: server, detection=lambda url: pages, model="m", limit=64, probe=True
     ) as client:
         call = asyncio.create_task(client.complete("p"))
         await server.arrived(1)
@@ -154,7 +154,10 @@ def test_callers_tidy_up_when_a_program_ends_though_calls_come_in_from_outside_t
 
     async def main():
         client = make_client(
-            ScriptedTransport(held=True), limit=1, max_queued=2, when_full="wait", batching=Batching(size_for=ends)
+            ScriptedTransport(held=True),
+            limit=1,
+            queue=Queue(max_calls=2, when_full="wait"),
+            batching=Batching(max_size=ends),
         )
         await asyncio.gather(*[caller(client, number) for number in range(9)])
 

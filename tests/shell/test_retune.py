@@ -5,7 +5,7 @@ import logging
 import anyio
 import pytest
 
-from batchclient import AdaptiveLimit, BatchClient, Batching, CallAborted, ConfigError, Schedule
+from batchclient import AdaptiveLimit, BatchClient, Batching, CallAborted, ConfigError, Queue
 from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, settle
 
 
@@ -44,8 +44,8 @@ async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
         await client.complete("p")
     await client.remove_endpoint("http://second/v1")
     client.retune(limit=3)
-    with pytest.raises(ConfigError, match="max_queued"):
-        client.retune(max_queued=0)
+    with pytest.raises(ConfigError, match="max_calls"):
+        client.retune(queue=Queue(max_calls=0))
 
 
 async def test_every_change_is_told_with_its_reason(caplog):
@@ -60,19 +60,19 @@ async def test_every_change_is_told_with_its_reason(caplog):
     assert "limit 6 -> 4: set by the caller" in caplog.text
 
 
-@pytest.mark.parametrize("where", ["size_for", "log"])
+@pytest.mark.parametrize("where", ["max_size", "log"])
 async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
     """Else a batch would be sent for calls that have ended."""
 
     def hook(*_):
-        if client.statistics().queued or where != "size_for":
+        if client.statistics().queued or where != "max_size":
             client.abort()
         return 4
 
     class Handler(logging.Handler):
         emit = hook
 
-    hooks = {"size_for": {"batching": Batching(size_for=hook)}, "log": {}}
+    hooks = {"max_size": {"batching": Batching(max_size=hook)}, "log": {}}
     server = ScriptedTransport(held=True)
     log = logging.getLogger("batchclient")
     handler, level = Handler(), log.level
@@ -84,7 +84,7 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
                 await client.complete(prompt)
             ended.append(prompt)
 
-        if where != "size_for":
+        if where != "max_size":
             group.start_soon(call, "flying")
             await settle()
         group.start_soon(call, "queued")
@@ -101,7 +101,7 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
         assert "queued" in ended
         assert (client.statistics().in_flight, client.statistics().abandoned) == (0, 0)
         assert {sent.state for sent in server.sent} <= {"cancelled"}
-        assert [sent.prompts for sent in server.sent] == ([] if where == "size_for" else [["flying"]])
+        assert [sent.prompts for sent in server.sent] == ([] if where == "max_size" else [["flying"]])
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ async def test_what_a_hook_does_to_the_client_is_done_after_the_step(where):
         ({"nonsense": 1}, "nonsense"),
         ({"batching": {"max_size": 3}}, "batching"),
         ({"starvation_s": 3}, "starvation_s"),
-        ({"schedule": Schedule(order="deadline")}, "schedule"),
+        ({"schedule": Queue(order="deadline")}, "schedule"),
     ],
 )
 async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, field):
     server = ScriptedTransport()
     async with make_client(server, limit=7) as client:
         with pytest.raises(ConfigError) as caught:
-            client.retune(**{"batching": Batching(size_for=lambda queue_depth: 1), **wrong})
+            client.retune(**{"batching": Batching(max_size=lambda queue_depth: 1), **wrong})
         assert caught.value.field == field
         assert client.statistics().endpoints[0].limit == 7
         await client.batch_map(["a", "b", "c"], "{}", max_tokens=1)
@@ -133,8 +133,8 @@ async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, f
         (lambda: {"limit": "vegas"}, "limit"),
         (lambda: {"limit": AdaptiveLimit(start=9, max=8)}, "limit"),
         (lambda: {"limit": AdaptiveLimit(start=1025)}, "limit"),
-        (lambda: {"schedule": Schedule(order="shortest_first", group_prefixes=True)}, "schedule.group_prefixes"),
-        (lambda: {"schedule": Schedule(order="deadline", group_prefixes=True)}, "schedule.group_prefixes"),
+        (lambda: {"schedule": Queue(order="shortest_first", group_prefixes=True)}, "queue.group_prefixes"),
+        (lambda: {"schedule": Queue(order="deadline", group_prefixes=True)}, "queue.group_prefixes"),
         (lambda: {"limit": AdaptiveLimit(p95_latency_s=0)}, "limit.p95_latency_s"),
         (lambda: {"limit": AdaptiveLimit(time_to_first_token_s=float("nan"))}, "limit.time_to_first_token_s"),
     ],
@@ -153,7 +153,7 @@ def test_a_lower_bound_alone_lowers_the_start_too():
 
 async def test_a_batching_given_anew_replaces_the_old_one_as_a_whole():
     server = ScriptedTransport()
-    async with make_client(server, batching=Batching(max_size=3, alone_above_tokens=7)) as client:
+    async with make_client(server, batching=Batching(max_size=3, list_tokens=7)) as client:
         await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
         assert {len(sent.prompts) for sent in server.sent} == {1}
         client.retune(batching=Batching(max_size=4))

@@ -181,9 +181,7 @@ async def test_a_route_that_is_not_there_is_no_reason_to_ask_again():
     server = Server({"/models": models("m")})
     pages = Reply(404, {"content-type": "text/html"}, [b"<html>nginx</html>"])
     routes = [error(404, "Not Found"), error(404, "File Not Found"), Reply(404), pages]
-    async with BatchClient(
-        "http://my-model/v1", transport=lambda *_: server, detect=False, server_metrics=False
-    ) as client:
+    async with BatchClient("http://my-model/v1", http=lambda *_: server, probe=False) as client:
         await client.complete("p")
         for missing in routes:
             server.script = [missing]
@@ -383,7 +381,7 @@ async def test_draining_waits_for_those_that_wait():
 async def test_what_was_read_for_the_name_is_not_read_again():
     server, pages = Server(VLLM), Pages(VLLM)
     seams = {"calls": lambda url: server, "detection": lambda url: pages}
-    async with connected(**seams, server_metrics=False, detect=True, retry=QUICK) as client:
+    async with connected(**seams, probe=True, retry=QUICK) as client:
         await client.complete("p")
         await anyio.sleep(1.0)
         await client.complete("q")
@@ -395,7 +393,7 @@ async def test_what_was_read_for_the_name_is_not_read_again():
 async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
     first, second = Server({"/models": ConnectFailed("down")}), Server({"/models": models("m")})
     servers = {"http://a/v1": first, "http://b/v1": second}
-    arguments = {"transport": lambda url, headers: servers[url], "retry": Backoff(base_s=0.0), "limit": 2}
+    arguments = {"http": lambda url, headers: servers[url], "retry": Backoff(base_s=0.0), "limit": 2}
     async with BatchClient([*servers], **arguments) as client:
         await client.complete("p")
     assert (first.about.asked, second.about.asked) == (["/models"], ["/models"])
@@ -404,6 +402,6 @@ async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
 async def test_guises(guise):
     engine = SimulatorTransport(SimulatedServer("gpu", model="org/simulated", guise=GUISES[guise]))
-    async with BatchClient("http://server/v1", transport=lambda url, headers: engine) as client:
+    async with BatchClient("http://server/v1", http=lambda url, headers: engine) as client:
         answer = await client.complete("Hello", max_tokens=4, temperature=0)
         assert answer.text

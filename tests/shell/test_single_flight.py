@@ -1,16 +1,16 @@
-"""``single_flight=True`` through the client: one request for equal calls, each caller's own end; without it nothing changes."""
+"""``batching=Batching(single_flight=True)`` through the client: one request for equal calls, each caller's own end; without it nothing changes."""
 
 import anyio
 import pytest
 from tests.shell.scripted import ScriptedTransport, answer_to, error, make_client, settle
 from tests.shell.test_cancellation import start
 
-from batchclient import ClientClosed
+from batchclient import Batching, ClientClosed
 
 
 async def test_equal_calls_share_a_request_and_have_their_answers():
     server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
+    async with make_client(server, batching=Batching(single_flight=True)) as client, anyio.create_task_group() as group:
         calls = start(group, client, ["p"] * 5, temperature=0)
         await server.arrived(1)
         calls += start(group, client, ["p"] * 5, temperature=0)
@@ -27,7 +27,11 @@ async def test_equal_calls_share_a_request_and_have_their_answers():
 
 @pytest.mark.parametrize(
     ("given", "params"),
-    [({}, {"temperature": 0}), ({"single_flight": True}, {}), ({"single_flight": True}, {"temperature": 0.1})],
+    [
+        ({}, {"temperature": 0}),
+        ({"batching": Batching(single_flight=True)}, {}),
+        ({"batching": Batching(single_flight=True)}, {"temperature": 0.1}),
+    ],
     ids=["not asked for", "no temperature", "a temperature"],
 )
 async def test_nothing_is_shared_unless_it_is_asked_for(given, params):
@@ -41,7 +45,7 @@ async def test_nothing_is_shared_unless_it_is_asked_for(given, params):
 
 async def test_tenants_share_nothing():
     server = ScriptedTransport()
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
+    async with make_client(server, batching=Batching(single_flight=True)) as client, anyio.create_task_group() as group:
         calls = [call for tenant in ("a", "b") for call in start(group, client, ["p"], temperature=0, tenant=tenant)]
         for call in calls:
             await call.over.wait()
@@ -50,7 +54,7 @@ async def test_tenants_share_nothing():
 
 async def test_the_connection_closes_when_the_last_has_left():
     server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
+    async with make_client(server, batching=Batching(single_flight=True)) as client, anyio.create_task_group() as group:
         calls = start(group, client, ["p", "p"], temperature=0)
         await server.arrived(1)
         for call in calls:
@@ -64,7 +68,7 @@ async def test_the_connection_closes_when_the_last_has_left():
 
 async def test_documents_of_a_map_share_too():
     server = ScriptedTransport()
-    async with make_client(server, single_flight=True) as client:
+    async with make_client(server, batching=Batching(single_flight=True)) as client:
         answers = await client.batch_map(["a", "b", "a", "a"], "{}", temperature=0)
         assert [answer.text for answer in answers] == [answer_to(prompt) for prompt in ("a", "b", "a", "a")]
         assert [prompt for prompts in server.prompts for prompt in prompts] == ["a", "b"]
@@ -79,7 +83,7 @@ async def test_documents_of_a_map_share_too():
 
 async def test_nobody_joins_a_client_that_drains():
     server = ScriptedTransport(held=True)
-    async with make_client(server, single_flight=True) as client, anyio.create_task_group() as group:
+    async with make_client(server, batching=Batching(single_flight=True)) as client, anyio.create_task_group() as group:
         (first,) = start(group, client, ["p"], temperature=0)
         await server.arrived(1)
         group.start_soon(client.drain)

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from batchclient import (
+    Batching,
     Http,
     BatchClient,
     AnswerInvalid,
@@ -115,7 +116,7 @@ async def test_a_callers_own_interval_is_passed_on():
 
 
 async def test_equal_streams_share_no_generation():
-    client, log = make(single_flight=True)
+    client, log = make(batching=Batching(single_flight=True))
     seen = []
 
     async def take():
@@ -290,7 +291,7 @@ async def test_silence_raises():
 async def test_an_endpoint_that_is_removed_does_not_begin_it_anew():
     one, other = ScriptedTransport(reply(piece("a"), 1e5, DONE)), ScriptedTransport()
     servers = {"http://scripted/v1": one, "http://other/v1": other}
-    client = BatchClient("http://scripted/v1", model="m", transport=lambda url, headers: servers[url])
+    client = BatchClient("http://scripted/v1", model="m", http=lambda url, headers: servers[url])
     async with client:
         stream = client.stream("a", max_tokens=9)
         assert (await stream.__anext__()).text == "a"

@@ -42,8 +42,8 @@ NO_TWIN = {"aclose"}
 
 def make_sync(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    defaults = {"model": "m", "server_metrics": False, "detect": False}
-    return bridged("http://scripted/v1", transport=lambda url, headers: transport, **{**defaults, **arguments})
+    defaults = {"model": "m", "probe": False}
+    return bridged("http://scripted/v1", http=lambda url, headers: transport, **{**defaults, **arguments})
 
 
 def release(client, server):
@@ -164,7 +164,7 @@ def test_a_stream_gives_what_the_call_gives(embedded):
 def test_an_http_client_of_ones_own_is_used_and_left_open():
     reply = {"choices": [{"index": 0, "text": " fine", "finish_reason": "stop"}]}
     own = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200, json=reply)))
-    with SyncBatchClient("http://llm.test/v1", model="m", http_client=own) as client:
+    with SyncBatchClient("http://llm.test/v1", model="m", http=own) as client:
         assert client.complete("How are you?", max_tokens=4).text == " fine"
     assert not own.is_closed
 
@@ -309,7 +309,7 @@ def test_a_hook_may_use_the_plain_methods_and_is_told_why_it_may_not_block():
             seen.append(str(refused))
         return 8
 
-    with make_sync(ScriptedTransport(), batching=Batching(size_for=hook)) as client, ThreadPoolExecutor(8) as pool:
+    with make_sync(ScriptedTransport(), batching=Batching(max_size=hook)) as client, ThreadPoolExecutor(8) as pool:
         client.pause()
         answers = [pool.submit(client.complete, f"p{number}") for number in range(8)]
         wait_until(lambda: client.statistics().queued == 8)
@@ -434,7 +434,7 @@ def test_a_program_ends_without_a_word_however_it_leaves_the_client(backend, end
     from tests.fakes.raw import answers_in_a_process
 
     with answers_in_a_process() as (url, connections):
-        client = SyncBatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
+        client = SyncBatchClient(url, model="m", probe=False, http=Http(backend={backend!r}))
         with ThreadPoolExecutor(20) as pool:
             answers = list(pool.map(client.complete, [f"p{{number}}" for number in range(20)]))
         print(answers[7].text)
@@ -457,7 +457,7 @@ def test_ctrl_c_in_a_program_is_a_keyboard_interrupt_and_the_program_ends():
             os.kill(os.getpid(), signal.SIGINT)
         threading.Thread(target=interrupt, daemon=True).start()
         try:
-            SyncBatchClient(url, model="m", detect=False).complete("p")
+            SyncBatchClient(url, model="m", probe=False).complete("p")
         except KeyboardInterrupt:
             print("interrupted")
     """
@@ -478,7 +478,7 @@ def test_several_clients_and_loops_live_side_by_side_under_gevents_threads():
     from batchclient import BatchClient, SyncBatchClient
 
     faulthandler.dump_traceback_later(15, exit=True)
-    arguments = dict(base_url={url.replace("127.0.0.1", "localhost")!r}, model="m", detect=False)
+    arguments = dict(base_url={url.replace("127.0.0.1", "localhost")!r}, model="m", probe=False)
     clients = [SyncBatchClient(**arguments) for _ in range(3)]
     jobs = [gevent.spawn(client.complete, "p", max_tokens=8) for _ in range(9) for client in clients]
     print([job.get(timeout=10).text for job in jobs] == 27 * ["<p>"])

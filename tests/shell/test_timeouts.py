@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from batchclient import (
+    Queue,
     Backoff,
     BadRequest,
     BatchClient,
@@ -65,12 +66,12 @@ async def test_the_clients_own_timeout_is_for_calls_that_give_none():
 
 async def test_a_full_queue_refuses_calls_where_that_was_asked_for():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
+    async with make_client(server, limit=1, queue=Queue(max_calls=2, when_full="raise")) as client:
         async with anyio.create_task_group() as group:
             for prompt in "abc":
                 group.start_soon(client.complete, prompt)
                 await settle()
-            with pytest.raises(QueueFull, match="max_queued=2") as caught:
+            with pytest.raises(QueueFull, match="max_calls=2") as caught:
                 await client.complete("d")
             assert caught.value.retryable
             assert caught.value.attempt == 0
@@ -87,7 +88,7 @@ async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_h
         assert " s in the queue" in str(error)
         assert "calls are queued, and 4 sequences may be in flight" in str(error)
         assert "give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)" in str(error)
-        assert "refuse calls earlier, with a lower max_queued and when_full='raise'" in str(error)
+        assert "refuse calls earlier, with a lower max_calls and when_full='raise'" in str(error)
 
 
 @pytest.mark.parametrize("settings", [{}, {"http": Http(read_timeout_s=5.0)}])

@@ -95,8 +95,9 @@ WORK = [batch_map, map_of_an_async_source, ordered_rows, rows_through_a_generato
 async def test_a_task_that_nobody_holds_ends_as_any_other(work, how):
     """Nor does anybody hold the client. The first reply is an error, so that a retry is waited for, too."""
     server = Server({"/models": models("m")}, error(500), *[answer] * 30, held=True)
-    settings = {"model": None} if how == "no model" else {"single_flight": how == "single flight"}
-    client = make_client(server, limit=4, batching=Batching(max_size=2), retry=Backoff(base_s=1), **settings)
+    batching = Batching(max_size=2, single_flight=how == "single flight")
+    model = None if how == "no model" else "m"
+    client = make_client(server, limit=4, batching=batching, retry=Backoff(base_s=1), model=model)
     outcomes = start_unheld(work(client))
     del client
     await settle()

@@ -105,7 +105,7 @@ def check_call(world, call):
         case Completion():
             pass
         case QueueFull():
-            assert world.plan.settings["when_full"] == "raise"
+            assert world.plan.settings["queue"].when_full == "raise"
         case ClientClosed():
             assert world.plan.ending != "wait"
         case CallAborted():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from batchclient import AdaptiveLimit, Batching, Http, Schedule
+from batchclient import AdaptiveLimit, Batching, Http, Queue
 from tests.simulation.pairs import SERVER_FAULTS, Fault
 
 __all__ = ["READ_TIMEOUT_S", "CallPlan", "Outage", "Plan", "ServerPlan", "make_plan", "make_server_plan"]
@@ -61,6 +61,7 @@ class Plan:
 
     seed: int
     settings: dict[str, Any]
+    requests_per_minute: float | None
     max_attempts: int
     servers: list[ServerPlan]
     calls: list[CallPlan]
@@ -84,6 +85,7 @@ def make_plan(seed: int) -> Plan:
     return Plan(
         seed=seed,
         settings=_settings(rng),
+        requests_per_minute=rng.choice([None, None, None, None, 600.0]),
         max_attempts=rng.choice([1, 2, 3, 5]),
         servers=[make_server_plan(rng, heal_at_s) for _ in range(count)],
         calls=_calls(rng, heal_at_s),
@@ -123,12 +125,13 @@ def _settings(rng: Random) -> dict[str, Any]:
         "preset": preset,
         "limit": AdaptiveLimit(start=8, max=32) if limit == "auto" else limit,
         "batching": batching,
-        "max_queued": rng.choice([1, 3, 10, 1000, 1000]),
-        "when_full": rng.choice(["wait", "wait", "wait", "raise"]),
-        "schedule": Schedule(order=rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"])),
-        "requests_per_minute": rng.choice([None, None, None, None, 600.0]),
+        "queue": Queue(
+            max_calls=rng.choice([1, 3, 10, 1000, 1000]),
+            when_full=rng.choice(["wait", "wait", "wait", "raise"]),
+            order=rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
+        ),
         "http": Http(read_timeout_s=READ_TIMEOUT_S),
-        "server_metrics": False,
+        "probe": False,
     }
 
 

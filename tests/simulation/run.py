@@ -14,7 +14,9 @@ from random import Random
 from traceback import extract_tb
 
 from batchclient import Backoff
+from batchclient import Server as Address
 from tests.core import RequestState
+from batchclient._settings import sending_of
 from batchclient.client import BatchClient
 from tests.fuzz import guarded, replayable
 from tests.shell.clocks import WatchedLoop
@@ -86,7 +88,7 @@ class World:
     def __init__(self, seed):
         self.plan = make_plan(seed)
         self.rng = self.plan.rng
-        self.batching = self.plan.settings["batching"]
+        self.batching, self.queue = self.plan.settings["batching"], self.plan.settings["queue"]
         self.wrong = []
         self.met = Counter()
         self.calls = [Call(each) for each in self.plan.calls]
@@ -193,11 +195,10 @@ class World:
         for number, server_plan in enumerate(plan.servers):
             self.add_server(number, server_plan)
         client = BatchClient(
-            [*self.servers],
+            [Address(url, requests_per_minute=plan.requests_per_minute) for url in self.servers],
             model="m",
             retry=_Policy(plan.max_attempts, Random(plan.seed)),
-            transport=lambda url, headers: self.servers[url],
-            **plan.settings,
+            **{**plan.settings, "http": sending_of(plan.settings["http"], transport=lambda url, _: self.servers[url])},
         )
         # The one seam that is no argument: nobody else stands between the shell and the core.
         make_core = client._make_core
@@ -309,7 +310,9 @@ class World:
                 change = rng.choice([{"limit": rng.choice([1, 4, 32])}, {"max_size": rng.choice([1, 4, 32])}])
                 limit = change.pop("limit", None)
                 self.batching = replace(self.batching, linger_s=rng.choice([0.0, 0.1]), **change)
-                client.retune(limit=limit, batching=self.batching, max_queued=rng.choice([1, 5, 1000]))
+                client.retune(
+                    limit=limit, batching=self.batching, queue=replace(self.queue, max_calls=rng.choice([1, 5, 1000]))
+                )
             case "add":
                 if not self.closed and len(self.served) < 4:
                     url = self.add_server(len(self.servers), make_server_plan(rng, self.plan.heal_at_s))

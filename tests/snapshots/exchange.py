@@ -87,7 +87,7 @@ async def _made(calls, arguments):
         api_key="sk-0123456789",
         headers={"x-own": "1"},
         retry=Backoff(max_attempts=1),
-        **{"detect": False, "server_metrics": False, **arguments},
+        **{"probe": False, **arguments},
     )
     outcomes = await asyncio.gather(*(_outcome(client, calls, item) for item in calls.items))
     servers = [endpoint.server for endpoint in client.statistics().endpoints]

@@ -26,7 +26,7 @@ __all__ = ["surface"]
 
 _MODULES = (
     "batchclient",
-    "batchclient.config",
+    "batchclient.options",
     "batchclient.dialects",
     "batchclient.errors",
     "batchclient.integrations.httpx",

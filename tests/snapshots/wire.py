@@ -141,7 +141,7 @@ def _lines_of_detection(server):
     # The load is asked for where more than one sequence is in flight.
     lines = []
     for items in (["def f("], ["def f(", "import os"]):
-        lines += run_calls(Calls(None, "complete", items, {"max_tokens": 6}), reply, detect=True, server_metrics=True)
+        lines += run_calls(Calls(None, "complete", items, {"max_tokens": 6}), reply, probe=True)
     return lines
 
 

@@ -25,7 +25,7 @@ from tests.soak.cancellations import cancel_many
 from tests.soak.samples import descriptors, resident_bytes, sockets, tasks
 from tests.soak.slope import LEAK_BYTES_PER_CALL, LEAK_CONNECTIONS, LEAST_BYTES, judge
 
-from batchclient import BatchClient, BatchClientError, Batching, Http, Schedule
+from batchclient import BatchClient, BatchClientError, Batching, Http, Queue
 from batchclient.simulator import EmbeddedServer, expected_text
 
 FAULTS = (
@@ -77,9 +77,8 @@ class Soak:
             model=self.server.model,
             http=Http(backend=backend, read_timeout_s=1.0),
             limit=32,
-            batching=Batching(max_size=16),
-            single_flight=True,
-            schedule=Schedule(tenant_weights={"t0": 2.0}),
+            batching=Batching(max_size=16, single_flight=True),
+            queue=Queue(tenant_weights={"t0": 2.0}),
         )
 
     @property

@@ -59,7 +59,7 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
         batching=Batching(max_size=1),
         http=Http(backend=http_backend),
         retry=Backoff(max_attempts=1),
-        server_metrics=False,
+        probe=False,
     ) as client:
         while cancelled < count or not answered:
             calls = [asyncio.ensure_future(client.complete(f"c{n}", max_tokens=1)) for n in range(CALLS_AT_ONCE)]

@@ -17,7 +17,7 @@ def begun():
     print("begun", flush=True)
 
 
-OF_THE_CLIENT = {"model": "m", "limit": 8, "detect": False, "server_metrics": False}
+OF_THE_CLIENT = {"model": "m", "limit": 8, "probe": False}
 
 
 def make(url):

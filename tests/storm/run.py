@@ -24,7 +24,7 @@ from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import Answer, MetricsPage, Pages, Reply, ScriptedTransport, echo, error, stream
 from tests.shell.test_detection import VLLM
 
-from batchclient import Backoff, Batching, ConnectFailed, ConnectionLost, Http, ReadTimedOut
+from batchclient import Queue, Backoff, Batching, ConnectFailed, ConnectionLost, Http, ReadTimedOut
 
 __all__ = ["run_seed", "run_seeds"]
 
@@ -85,16 +85,10 @@ class World:
             self.ends.append(raised)
         raise raised
 
-    def functions(self):
+    def policy(self):
         rng = self.rng
         backoff = Backoff(max_attempts=rng.choice([1, 3]), base_s=rng.choice([0.0, 1.0]))
-        answers = {
-            "size_for": lambda depth: rng.choice([1, 4, None]),
-        }
-        chosen = {name: self.function(answer) for name, answer in answers.items() if rng.random() < 0.4}
-        if rng.random() < 0.5:
-            backoff = _Policy(self.function(backoff.decide))
-        return {"retry": backoff, **chosen}
+        return _Policy(self.function(backoff.decide)) if rng.random() < 0.5 else backoff
 
     # The client and its servers ------------------------------------------------------------------------------------
 
@@ -103,22 +97,21 @@ class World:
         urls = [f"http://server-{n}/v1" for n in range(rng.choice([1, 1, 2]))]
         model, limit, max_size = rng.choice(["m", "m", None]), rng.choice(["auto", 1, 3, 30]), rng.choice([1, 4, 32])
         arguments = {
-            "max_queued": rng.choice([2, 1000]),
-            "when_full": rng.choice(["wait", "raise"]),
+            "queue": Queue(max_calls=rng.choice([2, 1000]), when_full=rng.choice(["wait", "raise"])),
             "timeout_s": rng.choice([None, 5.0]),
             "outage_patience_s": rng.choice([1.0, 30.0]),
-            "single_flight": rng.random() < 0.3,
-            **self.functions(),
+            "retry": self.policy(),
         }
-        self.batching = Batching(max_size=max_size, size_for=arguments.pop("size_for", None))
+        if rng.random() < 0.4:
+            max_size = self.function(lambda depth: rng.choice([1, 4, None]))
+        self.batching = Batching(max_size=max_size, single_flight=rng.random() < 0.3)
         return connected(
             urls,
             calls=lambda url: self.add(Server(self)),
             detection=lambda url: self.add(Pages(rng.choice([VLLM, dict.fromkeys(VLLM, "hangs")]))),
             metrics=lambda url: self.add(MetricsPage(reply=rng.choice([None, "hangs", Reply(500)]))),
             model=model,
-            detect=True,
-            server_metrics=True,
+            probe=True,
             limit=limit,
             batching=self.batching,
             http=Http(read_timeout_s=5.0),
@@ -225,8 +218,8 @@ class World:
                         self.calls[task] = True
                         task.cancel()
                 case "retune":
-                    limit, size_for = rng.choice(["auto", 2, 20]), self.function(lambda depth: 3)
-                    client.retune(limit=limit, batching=replace(self.batching, size_for=size_for))
+                    limit, max_size = rng.choice(["auto", 2, 20]), self.function(lambda depth: 3)
+                    client.retune(limit=limit, batching=replace(self.batching, max_size=max_size))
                 case action:
                     getattr(client, action)()
 

@@ -23,8 +23,8 @@ BROKEN = [ConnectionLost(PROMPT), ConnectFailed(KEY), error(503, PROMPT, {"retry
 @pytest.mark.parametrize("script", [[], BROKEN], ids=["answers", "broken"])
 async def test_no_canary_in_any_span(script, seen):
     server, url = ScriptedTransport(*script), f"https://host:8443/{USER}/v1?key={KEY}"
-    settings = {"retry": QUICK, "api_key": KEY, "headers": {"x-api-key": HEADER, "x-own": HEADER}, "detect": False}
-    settings |= {"server_metrics": False, "telemetry": seen.telemetry(), "transport": lambda *_: server}
+    settings = {"retry": QUICK, "api_key": KEY, "headers": {"x-api-key": HEADER, "x-own": HEADER}, "probe": False}
+    settings |= {"telemetry": seen.telemetry(), "http": lambda *_: server}
     async with BatchClient(Server(url), model="m", **settings) as client:
         tools = [{"type": "function", "function": {"name": "canary_tool", "parameters": {}}}]
         params = {"max_tokens": 5, "stop": ["canary-stop"], "user": USER, "logit_bias": {"1": 1}}

@@ -90,9 +90,7 @@ def test_threads_hand_on_their_own_parents(seen):
     server = ScriptedTransport()
     tracer = seen.provider.get_tracer("mine")
     with (
-        SyncBatchClient(
-            "http://scripted/v1", model="m", transport=lambda *_: server, telemetry=seen.telemetry()
-        ) as client,
+        SyncBatchClient("http://scripted/v1", model="m", http=lambda *_: server, telemetry=seen.telemetry()) as client,
         tracer.start_as_current_span("job") as job,
     ):
         client.complete("p", max_tokens=1)

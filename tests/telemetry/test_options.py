@@ -52,7 +52,7 @@ def test_the_environment_switches_spans_on_but_for_clients_inside_other_objects(
     else:
         monkeypatch.setenv("BATCHCLIENT_OTEL", value)
     server = ScriptedTransport()
-    client = made(URL, model="m", transport=lambda *_: server, from_environment=reads)
+    client = made(URL, model="m", http=lambda *_: server, from_environment=reads)
 
     async def main():
         async with client:
@@ -86,9 +86,7 @@ def test_another_value_is_refused_with_the_variable(value, monkeypatch):
 
 async def test_the_drop_in_takes_it(seen, mock_llm):
     tracer = seen.provider.get_tracer("mine")
-    async with AsyncOpenAI(
-        base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), detect=False, server_metrics=False
-    ) as client:
+    async with AsyncOpenAI(base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), probe=False) as client:
         with tracer.start_as_current_span("mine") as mine:
             await client.completions.create(model="m", prompt="p", max_tokens=5)
         parent = mine.get_span_context().span_id
@@ -99,9 +97,7 @@ async def test_the_drop_in_takes_it(seen, mock_llm):
 def test_the_blocking_drop_in_takes_it(seen, mock_llm):
     tracer = seen.provider.get_tracer("mine")
     with (
-        OpenAI(
-            base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), detect=False, server_metrics=False
-        ) as client,
+        OpenAI(base_url=mock_llm.base_url, api_key="k", telemetry=seen.telemetry(), probe=False) as client,
         tracer.start_as_current_span("mine") as mine,
     ):
         client.completions.create(model="m", prompt="p", max_tokens=5)
@@ -109,7 +105,7 @@ def test_the_blocking_drop_in_takes_it(seen, mock_llm):
 
 
 async def test_the_transport_takes_it(seen, mock_llm):
-    transport = BatchTransport(telemetry=seen.telemetry(), detect=False, server_metrics=False)
+    transport = BatchTransport(telemetry=seen.telemetry(), probe=False)
     async with httpx.AsyncClient(transport=transport) as http:
         bodies = [{"model": "m", "prompt": text, "max_tokens": 5} for text in ("a", "b")]
         # What an instrumented library of the user's adds keeps no request from sharing.

@@ -62,7 +62,7 @@ async def test_a_header_of_the_users_own_wins(where, seen):
 
     url = Server("http://scripted/v1", headers=own) if where == "server" else "http://scripted/v1"
     headers = None if where == "server" else own
-    async with BatchClient(url, model="m", transport=transport, telemetry=seen.telemetry(), headers=headers) as client:
+    async with BatchClient(url, model="m", http=transport, telemetry=seen.telemetry(), headers=headers) as client:
         await client.complete("p", max_tokens=5)
     assert given == [{"traceparent": "mine"}]
     assert headers_of(server.sent[0]) == {}
@@ -79,7 +79,7 @@ async def test_a_header_of_the_users_own_http_client_wins(seen):
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), headers={"Traceparent": "mine"}) as http_client:
         async with BatchClient(
-            "http://h/v1", model="m", http_client=http_client, telemetry=seen.telemetry(), dialect="openai"
+            "http://h/v1", model="m", http=http_client, telemetry=seen.telemetry(), dialect="openai"
         ) as client:
             await client.complete("p", max_tokens=1)
     assert told == [["mine"]]

@@ -14,6 +14,7 @@ from tests.telemetry.seen import hex_id
 
 import batchclient
 from batchclient import (
+    Queue,
     Backoff,
     BadRequest,
     BatchClient,
@@ -177,7 +178,7 @@ async def test_a_request_that_all_callers_have_left(seen):
 async def test_an_expired_call_and_a_call_refused_by_the_queue(seen):
     server = ScriptedTransport(held=True)
     async with (
-        make_client(server, telemetry=seen.telemetry(), limit=1, max_queued=1, when_full="raise") as client,
+        make_client(server, telemetry=seen.telemetry(), limit=1, queue=Queue(max_calls=1, when_full="raise")) as client,
         anyio.create_task_group() as group,
     ):
         calls = start(group, client, ["in flight"], max_tokens=5, timeout_s=0.5)
@@ -264,7 +265,7 @@ async def test_another_server_is_an_event(seen):
     there = ScriptedTransport()
     by_url = {"http://away:1/v1": away, "http://there:2/v1": there}
     async with BatchClient(
-        list(by_url), model="m", transport=lambda url, _: by_url[url], telemetry=seen.telemetry(), retry=QUICK
+        list(by_url), model="m", http=lambda url, _: by_url[url], telemetry=seen.telemetry(), retry=QUICK
     ) as client:
         for number in range(3):
             await client.complete(f"p{number}", max_tokens=5)
@@ -280,7 +281,7 @@ async def test_another_server_is_an_event(seen):
 async def test_calls_that_share_a_generation_have_a_span_each(seen):
     server = ScriptedTransport(held=True)
     async with (
-        make_client(server, telemetry=seen.telemetry(), single_flight=True) as client,
+        make_client(server, telemetry=seen.telemetry(), batching=Batching(single_flight=True)) as client,
         anyio.create_task_group() as group,
     ):
         calls = start(group, client, ["p", "p", "leaves"], max_tokens=5, temperature=0)
@@ -334,9 +335,7 @@ async def test_no_more_than_128_links(seen):
 
 async def test_a_servers_name_and_a_server_that_joins(seen):
     joined = ScriptedTransport()
-    client = BatchClient(
-        "http://first/v1", model="m", transport=lambda url, _: joined, telemetry=seen.telemetry(), limit=1
-    )
+    client = BatchClient("http://first/v1", model="m", http=lambda url, _: joined, telemetry=seen.telemetry(), limit=1)
     async with client:
         await client.complete("p", max_tokens=5)
         client.add_endpoint("https://second/v1")

@@ -212,7 +212,7 @@ def test_a_broken_connection_is_no_race_on_a_kept_one(mock):
 
 async def test_the_users_own_http_client_is_used(mock):
     own = httpx.AsyncClient(transport=mock.httpx_transport())
-    async with own, mock.client(http_client=own) as client:
+    async with own, mock.client(http=own) as client:
         assert (await client.complete("a")).text == "A"
 
 

@@ -78,9 +78,9 @@ HOW = pytest.mark.parametrize("how", ["close", "end", "nothing"])
 ARGUMENTS = {
     "model": "m",
     "dialect": "vllm",
-    "detect": False,
+    "probe": False,
     "batching": Batching(max_size=8),
-    "server_metrics": False,
+    "probe": False,
 }
 
 

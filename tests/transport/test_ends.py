@@ -13,7 +13,7 @@ from batchclient import BatchClient, Batching, DialectError, Http
 from batchclient._shell.exchange import BodyTimeouts
 from batchclient.types import Usage
 
-QUIET = {"server_metrics": False}
+QUIET = {"probe": False}
 
 
 def endless(*, done=True):
@@ -58,7 +58,7 @@ async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend,
 async def test_closing_waits_for_no_body(backend, how, monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
     async with RawServer(on_request=endless()) as server:
-        client = BatchClient(server.url, model="m", http=Http(backend=backend), retry=NEVER, detect=False, **QUIET)
+        client = BatchClient(server.url, model="m", http=Http(backend=backend), retry=NEVER, **QUIET)
         if how == "map":
             answers = await client.batch_map(["p"], "{}", max_tokens=16)
             assert [each.text for each in answers] == ["<p>"]
@@ -74,7 +74,7 @@ def test_on_trio_closing_waits_for_no_body(monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
 
     async def main(url):
-        async with BatchClient(url, model="m", retry=NEVER, detect=False, **QUIET) as client:
+        async with BatchClient(url, model="m", retry=NEVER, **QUIET) as client:
             assert (await client.complete("p", max_tokens=16)).text == "<p>"
 
     with answers_in_a_thread(on_request=endless()) as url:

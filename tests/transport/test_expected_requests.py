@@ -9,6 +9,7 @@ import httpx2
 import pytest
 import respx
 
+from batchclient._client import connections
 from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, Http, ResponseTooLarge
 from batchclient._client import map_methods
 from batchclient.maps import Map
@@ -179,19 +180,21 @@ async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypat
 
 
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
-async def test_a_body_over_the_cap_is_refused_and_not_asked_for_again(server, max_tokens):
+async def test_a_body_over_the_cap_is_refused_and_not_asked_for_again(server, max_tokens, monkeypatch):
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", 1000)
     server.post(f"{URL}/completions").respond(200, content=b"x" * 2000)
-    async with BatchClient(URL, model="m", http=Http(max_response_bytes=1000)) as client:
-        with pytest.raises(ResponseTooLarge, match="max_response_bytes=1000") as caught:
+    async with BatchClient(URL, model="m") as client:
+        with pytest.raises(ResponseTooLarge, match="over 1000 bytes") as caught:
             await client.complete("p", max_tokens=max_tokens)
     assert not caught.value.retryable
     assert len(server.calls) == 1
 
 
-async def test_a_body_of_exactly_the_cap_is_taken(server):
+async def test_a_body_of_exactly_the_cap_is_taken(server, monkeypatch):
     body = answer(httpx.Request("POST", URL, json={"prompt": "p"})).content
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", len(body))
     server.post(f"{URL}/completions").respond(200, content=body)
-    async with BatchClient(URL, model="m", http=Http(max_response_bytes=len(body))) as client:
+    async with BatchClient(URL, model="m") as client:
         assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
 
@@ -212,7 +215,7 @@ async def test_a_body_has_64_mib_at_most(server, more):
     server.post(f"{URL}/completions").mock(return_value=reply)
     async with BatchClient(URL, model="m") as client:
         if more:
-            with pytest.raises(ResponseTooLarge, match="max_response_bytes=67108864"):
+            with pytest.raises(ResponseTooLarge, match="over 67108864 bytes"):
                 await client.complete("p", max_tokens=16)
         else:
             assert (await client.complete("p", max_tokens=16)).text == "<p>"
@@ -254,13 +257,15 @@ async def test_a_body_that_is_not_what_its_encoding_says_is_a_broken_connection(
             await client.complete("p")
 
 
-async def test_a_list_whose_answer_is_too_large_is_halved(server):
+async def test_a_list_whose_answer_is_too_large_is_halved(server, monkeypatch):
+    monkeypatch.setattr(connections, "LARGEST_RESPONSE_BYTES", 1000)
+
     def answer_long(request):
         reply = answer(request)
         return httpx.Response(200, content=reply.content + b" " * (100 * reply.text.count("index")))
 
     server.post(f"{URL}/completions").mock(side_effect=answer_long)
-    async with BatchClient(URL, model="m", http=Http(max_response_bytes=1000)) as client:
+    async with BatchClient(URL, model="m") as client:
         answers = await client.batch_map([f"{number}" for number in range(16)], "{}", max_tokens=1)
     assert [each.text for each in answers] == [f"<{number}>" for number in range(16)]
 

@@ -149,7 +149,7 @@ async def test_the_question_for_the_model_goes_through_a_users_own_client():
         return answer(request)
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as own:
-        async with BatchClient(URL, http_client=own) as client:
+        async with BatchClient(URL, http=own) as client:
             assert (await client.complete("p")).text == "<p>"
             await asyncio.sleep(0.3)
             assert (await client.complete("q")).text == "<q>"

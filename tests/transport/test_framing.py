@@ -115,9 +115,7 @@ def saying(pieces):
 
 def client_of(server, backend):
     retry = Backoff(max_attempts=1)
-    return connected(
-        server.url, backend=backend, model="m", dialect="openai", retry=retry, detect=False, server_metrics=False
-    )
+    return connected(server.url, backend=backend, model="m", dialect="openai", retry=retry, probe=False)
 
 
 @pytest.mark.parametrize("case", READ)
@@ -207,9 +205,7 @@ async def test_a_line_break_in_a_requests_own_header_never_leaves(headers, backe
 async def test_each_request_names_the_client_unless_the_user_does(backend):
     async with RawServer() as server:
         for headers, told in (({}, "batchclient/0.1.0"), ({"User-Agent": "mine"}, "mine")):
-            client = connected(
-                server.url, backend=backend, model="m", headers=headers, detect=False, server_metrics=False
-            )
+            client = connected(server.url, backend=backend, model="m", headers=headers, probe=False)
             async with client:
                 await client.complete("p")
             assert server.heard[-1].header("user-agent") == told
@@ -244,9 +240,7 @@ async def test_http_to_a_server_that_speaks_tls_says_so(tmp_path):
     async with RawServer(tls=tls) as server:
         server.quiet()
         url = server.url.replace("https:", "http:")
-        async with BatchClient(
-            url, model="m", retry=Backoff(max_attempts=1), detect=False, server_metrics=False
-        ) as client:
+        async with BatchClient(url, model="m", retry=Backoff(max_attempts=1), probe=False) as client:
             with pytest.raises(ConnectionLost, match="does it speak https://"):
                 await client.complete("p")
 
@@ -279,7 +273,7 @@ async def test_a_server_that_wants_a_clients_certificate_is_asked_once_and_named
             while not is_listening(port):
                 await asyncio.sleep(0.01)
             url, http = f"https://localhost:{port}/v1", Http(trust_env=True, backend=backend)
-            async with BatchClient(url, model="m", http=http, detect=False, server_metrics=False) as client:
+            async with BatchClient(url, model="m", http=http, probe=False) as client:
                 with pytest.raises(CertificateRefused, match="it wants a client's certificate") as caught:
                     await client.complete("p")
             assert caught.value.attempt == 1
@@ -306,7 +300,7 @@ async def test_the_zone_of_an_address_reaches_the_resolver_and_not_the_server(mo
             return await type(loop).create_connection(loop, make, "127.0.0.1", server.port)
 
         monkeypatch.setattr(loop, "create_connection", connect)
-        client = BatchClient("http://[fe80::1%25eth0]:8000/v1", model="m", detect=False, server_metrics=False)
+        client = BatchClient("http://[fe80::1%25eth0]:8000/v1", model="m", probe=False)
         async with client:
             assert (await client.complete("p")).text == "<p>"
     assert asked == [("fe80::1%eth0", 8000)]

@@ -113,7 +113,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
             server.url,
             model="m",
             dialect="vllm",
-            server_metrics=True,
+            probe=True,
             batching=Batching(max_size=4),
             http=Http(backend=backend),
             limit=16,
@@ -138,7 +138,7 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
         return await answer(heard, reader, writer, server)
 
     async with RawServer(on_request=hold) as server:
-        async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
+        async with BatchClient(server.url, model="m", dialect="vllm", probe=True, http=Http(backend=backend)) as client:
             await complete(client)
     assert [record.getMessage().partition("(")[2].partition(")")[0] for record in caplog.records] == [
         "it is over 2097152 bytes"
@@ -155,7 +155,7 @@ async def test_a_page_is_understood(on_page, backend, monkeypatch):
 
     watch_cores(monkeypatch, told=look)
     async with RawServer(on_request=Server(on_page, asked=3)) as server:
-        async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
+        async with BatchClient(server.url, model="m", dialect="vllm", probe=True, http=Http(backend=backend)) as client:
             await complete(client)
     assert reports[:2] == [(0, 3, 0), (0, 3, 0)]
 
@@ -169,7 +169,8 @@ async def test_the_questions_use_one_connection_of_their_own_and_the_same_header
             api_key="secret",
             http=Http(backend=backend),
             headers={"x-tenant": "t"},
-            detect=False,
+            dialect="vllm",
+            probe=True,
         )
         async with client:
             await complete(client)
@@ -195,7 +196,7 @@ async def test_a_users_own_client_is_never_asked_with():
         return httpx.Response(200, json={"choices": choices})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as own:
-        async with BatchClient("http://server.test/v1", model="m", http_client=own) as client:
+        async with BatchClient("http://server.test/v1", model="m", http=own) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
     assert set(asked) == {"POST"}
 
@@ -214,16 +215,16 @@ async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know(caplog
     caplog.set_level("DEBUG", "batchclient")
     with respx.mock(assert_all_called=True, assert_all_mocked=True) as router:
         route = router.post("http://server.test/v1/completions").mock(side_effect=slow)
-        async with BatchClient("http://server.test/v1", model="m", detect=False) as client:
+        async with BatchClient("http://server.test/v1", model="m", dialect="vllm", probe=True) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
         assert "asking for /metrics failed" in caplog.text, "a question was asked"
         assert [call.request.method for call in router.calls] == ["POST"]
         assert route.call_count == 1
 
 
-async def test_without_server_metrics_a_catch_all_route_sees_the_calls_alone():
+async def test_without_a_probe_a_catch_all_route_sees_the_calls_alone():
     with respx.mock as router:
         route = router.route(host="server.test").mock(side_effect=slow)
-        async with BatchClient("http://server.test/v1", model="m", detect=False, server_metrics=False) as client:
+        async with BatchClient("http://server.test/v1", model="m", probe=False) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
         assert route.call_count == 1

@@ -21,7 +21,7 @@ WAYS = {
 
 
 def client_of(server):
-    return BatchClient(server.url, model="m", detect=False, server_metrics=False)
+    return BatchClient(server.url, model="m", probe=False)
 
 
 def passing_on(own, seen):
@@ -109,7 +109,7 @@ if WHEN == "before the import":
 from batchclient import BatchClient
 
 async def main(url):
-    client = BatchClient(url, model="m", detect=False, server_metrics=False)
+    client = BatchClient(url, model="m", probe=False)
     if WHEN == "before the first call":
         begin()
     async with client:
@@ -159,7 +159,7 @@ async def test_httpcores_debug_log_is_written_where_it_is_asked_for(over_httpx, 
 
 def test_on_trio_requests_go_over_httpx(over_httpx):
     async def main(url):
-        async with BatchClient(url, model="m", detect=False, server_metrics=False) as client:
+        async with BatchClient(url, model="m", probe=False) as client:
             assert (await client.complete("p")).text == "<p>"
 
     with answers_in_a_thread() as url:
@@ -178,7 +178,7 @@ from tests.fakes.raw import answers_in_a_thread
 
 async def main(url):
     for _ in range(2):
-        async with BatchClient(url, model="m", detect=False, server_metrics=False) as client:
+        async with BatchClient(url, model="m", probe=False) as client:
             print((await client.complete("p")).text)
 
 with answers_in_a_thread() as url:

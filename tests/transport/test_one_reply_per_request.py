@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 
+from batchclient._settings import sending_of
 from batchclient import Backoff, BatchClient, ConnectionLost
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport.http import HttpTransport
@@ -21,13 +22,12 @@ SHAPES = pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"
 
 @contextlib.asynccontextmanager
 async def make(server, backend, **arguments):
-    arguments = {"model": "m", "dialect": "vllm", "retry": NEVER, "detect": False, "limit": 2, **arguments}
+    arguments = {"model": "m", "dialect": "vllm", "retry": NEVER, "probe": False, "limit": 2, **arguments}
     if backend == "own client":
-        async with (
-            httpx.AsyncClient() as http_client,
-            BatchClient(server.url, http_client=http_client, **arguments) as client,
-        ):
-            yield client
+        async with httpx.AsyncClient() as own:
+            arguments["http"] = sending_of(arguments.get("http"), client=own)
+            async with BatchClient(server.url, **arguments) as client:
+                yield client
     else:
         async with connected(server.url, backend=backend, **arguments) as client:
             yield client
@@ -161,7 +161,7 @@ async def test_what_waits_in_the_kernel_closes_an_idle_connection():
 @SHAPES
 def test_on_trio_a_second_reply_is_nobodys(max_tokens):
     async def main(url):
-        async with BatchClient(url, model="m", retry=NEVER, detect=False) as client:
+        async with BatchClient(url, model="m", retry=NEVER, probe=False) as client:
             for number in range(6):
                 texts = {}
 

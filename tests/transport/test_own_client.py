@@ -53,11 +53,11 @@ def make_recorder(lib, handler=answer):
 async def test_it_is_used_and_not_closed(lib):
     transport = make_recorder(lib)
     async with lib.AsyncClient(transport=transport) as own:
-        async with BatchClient(URL, model="m", http_client=own) as client:
+        async with BatchClient(URL, model="m", http=own) as client:
             assert (await client.complete("p")).text == "<p>"
         assert not own.is_closed
         assert not transport.closed
-        async with BatchClient(URL, model="m", http_client=own) as client:
+        async with BatchClient(URL, model="m", http=own) as client:
             await client.drain()
         assert not own.is_closed
     assert [(request.method, str(request.url)) for request in transport.requests] == [("POST", f"{URL}/completions")]
@@ -67,7 +67,7 @@ async def test_many_calls_go_through_the_one_client(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport) as own,
-        BatchClient(URL, model="m", http_client=own, batching=Batching(max_size=1), limit=64) as client,
+        BatchClient(URL, model="m", http=own, batching=Batching(max_size=1), limit=64) as client,
     ):
         answers = await client.batch_map([f"{number}" for number in range(200)], "{}")
     assert [each.text for each in answers] == [f"<{number}>" for number in range(200)]
@@ -78,10 +78,10 @@ async def test_explicit_timeouts_are_given(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport, timeout=0.001) as own,
-        BatchClient(URL, model="m", http_client=own, http=Http(connect_timeout_s=3, read_timeout_s=77)) as client,
+        BatchClient(URL, model="m", http=own) as client,
     ):
         await client.complete("p")
-    assert transport.requests[0].extensions["timeout"] == {"connect": 3, "read": 77, "write": 30, "pool": 3}
+    assert transport.requests[0].extensions["timeout"] == {"connect": 5, "read": 600, "write": 30, "pool": 5}
 
 
 async def test_its_own_headers_cookies_and_auth_are_sent_and_ours_win(lib):
@@ -93,7 +93,7 @@ async def test_its_own_headers_cookies_and_auth_are_sent_and_ours_win(lib):
             cookies={"session": "1"},
             params={"tenant": "t"},
         ) as own,
-        BatchClient(URL, model="m", http_client=own, api_key="ours") as client,
+        BatchClient(URL, model="m", http=own, api_key="ours") as client,
     ):
         await client.complete("p")
     (request,) = transport.requests
@@ -108,7 +108,7 @@ async def test_its_auth_hook_is_used_where_there_is_no_key(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport, auth=("me", "secret")) as own,
-        BatchClient(URL, model="m", http_client=own) as client,
+        BatchClient(URL, model="m", http=own) as client,
     ):
         await client.complete("p")
     assert transport.requests[0].headers["authorization"].startswith("Basic ")
@@ -122,7 +122,7 @@ async def test_redirects_stay_off_even_where_it_follows_them(lib):
     transport = make_recorder(lib, redirect)
     async with (
         lib.AsyncClient(transport=transport, follow_redirects=True) as own,
-        BatchClient(URL, model="m", http_client=own, api_key="secret", retry=NEVER) as client,
+        BatchClient(URL, model="m", http=own, api_key="secret", retry=NEVER) as client,
     ):
         with pytest.raises(DialectError):
             await client.complete("p")
@@ -131,10 +131,10 @@ async def test_redirects_stay_off_even_where_it_follows_them(lib):
 
 async def test_once_it_is_closed_calls_fail_at_once_and_say_so(lib):
     own = lib.AsyncClient(transport=make_recorder(lib))
-    async with BatchClient(URL, model="m", http_client=own) as client:
+    async with BatchClient(URL, model="m", http=own) as client:
         await client.complete("p")
         await own.aclose()
-        with pytest.raises(ClientClosed, match="http_client"):
+        with pytest.raises(ClientClosed, match="HTTP client"):
             await client.complete("p")
 
 
@@ -164,7 +164,7 @@ async def test_its_errors_are_ours(lib, raised, words, expected, says):
 
     async with (
         lib.AsyncClient(transport=lib.MockTransport(fail)) as own,
-        BatchClient(URL, model="m", http_client=own, retry=NEVER) as client,
+        BatchClient(URL, model="m", http=own, retry=NEVER) as client,
     ):
         with pytest.raises(expected, match=says) as caught:
             await client.complete("p")
@@ -177,7 +177,7 @@ async def test_its_pool_may_be_smaller_than_the_limit(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport, limits=lib.Limits(max_connections=1)) as own,
-        BatchClient(URL, model="m", http_client=own, batching=Batching(max_size=1)) as client,
+        BatchClient(URL, model="m", http=own, batching=Batching(max_size=1)) as client,
     ):
         answers = await client.batch_map(["a", "b", "c"], "{}")
     assert [json.loads(request.content)["prompt"] for request in transport.requests] == ["a", "b", "c"]

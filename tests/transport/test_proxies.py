@@ -105,7 +105,7 @@ async def test_every_backend_obeys(no_proxy, proxied, backend, environment):
     async with RawServer(on_request=as_proxy) as proxy, RawServer() as server:
         environment(http_proxy=f"127.0.0.1:{proxy.port}", no_proxy=no_proxy.format(port=server.port))
         async with BatchClient(
-            server.url, model="m", http=Http(backend=backend, trust_env=True), server_metrics=False
+            server.url, model="m", http=Http(backend=backend, trust_env=True), probe=False
         ) as client:
             await client.complete("p")
         assert (len(proxy.heard), len(server.heard)) == ((1, 0) if proxied else (0, 1))
@@ -123,7 +123,7 @@ async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(b
         environment(all_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}")
         for url in ("http://server.test/v1?k=canary-query", "https://server.test/v1?k=canary-query"):
             async with BatchClient(
-                url, model="m", http=Http(backend=backend, trust_env=True), detect=False, server_metrics=False,
+                url, model="m", http=Http(backend=backend, trust_env=True), probe=False,
                 retry=Backoff(max_attempts=1),
             ) as client:  # fmt: skip
                 with pytest.raises(BatchClientError) as caught:
@@ -148,9 +148,7 @@ async def test_a_proxy_that_wants_a_password_is_asked_once(backend, environment)
     async with RawServer(on_request=refuse) as proxy:
         environment(all_proxy=f"http://127.0.0.1:{proxy.port}")
         http = Http(backend=backend, trust_env=True)
-        async with BatchClient(
-            "https://server.test/v1", model="m", http=http, detect=False, server_metrics=False
-        ) as client:
+        async with BatchClient("https://server.test/v1", model="m", http=http, probe=False) as client:
             with pytest.raises(ConnectFailed, match="the proxy answered 407"):
                 await client.complete("p")
         assert len(proxy.heard) == 1
@@ -162,9 +160,7 @@ async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment)
 
     async with RawServer(on_request=say_it_back) as proxy:
         environment(http_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}", no_proxy="direct.test")
-        async with BatchClient(
-            "http://direct.test/v1", model="m", http=Http(trust_env=True), detect=False, server_metrics=False
-        ) as client:
+        async with BatchClient("http://direct.test/v1", model="m", http=Http(trust_env=True), probe=False) as client:
             client.add_endpoint("http://server.test/v1")
             await client.remove_endpoint("http://direct.test/v1")
             with pytest.raises(BatchClientError, match=r"\[key\]") as caught:
@@ -203,6 +199,6 @@ async def test_certificates_that_are_not_there_are_named(variable, backend, monk
     for path in (tmp_path / "nowhere", tmp_path / "no.pem"):
         monkeypatch.setenv(variable, str(path))
         http = Http(backend=backend, trust_env=True)
-        async with BatchClient("https://127.0.0.1:9/v1", model="m", http=http, detect=False) as client:
+        async with BatchClient("https://127.0.0.1:9/v1", model="m", http=http, probe=False) as client:
             with pytest.raises(ConfigError, match=f"{variable} of the environment leads to no certificates"):
                 await client.complete("p")

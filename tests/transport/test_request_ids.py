@@ -52,7 +52,7 @@ async def test_an_id_that_was_given_stays(backend):
         async with make(server, backend, headers={"X-Request-ID": "mine"}) as client:
             await client.complete("a")
         async with httpx.AsyncClient(headers={"X-Request-Id": "theirs"}) as http_client:
-            async with BatchClient(server.url, model="m", http_client=http_client) as client:
+            async with BatchClient(server.url, model="m", http=http_client) as client:
                 await client.complete("a")
     assert [heard.header("x-request-id") for heard in server.heard] == ["mine", "theirs"]
 

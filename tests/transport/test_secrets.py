@@ -31,7 +31,7 @@ NEVER = Backoff(max_attempts=1)
 
 
 def make(server, backend, **arguments):
-    given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "server_metrics": False, **arguments}
+    given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "probe": False, **arguments}
     return connected(f"{server.url}?k={QUERY_KEY}", model="m", backend=backend, **given)
 
 
@@ -232,7 +232,7 @@ async def test_the_key_of_a_server_that_joined_later_is_cut_out_of_every_servers
     async with RawServer(on_request=say_it) as first, RawServer(on_request=say_it) as later:
         known, joined = f"{first.url}?k={QUERY_KEY}", f"{later.url}?k=canary-joined"
         server = Server(known, api_key="canary-own")
-        async with BatchClient(server, model="m", retry=NEVER, server_metrics=False) as client:
+        async with BatchClient(server, model="m", retry=NEVER, probe=False) as client:
             # Nothing of the second is known yet; then one of both is left.
             for leaves in (None, joined, known):
                 if leaves:

@@ -80,7 +80,7 @@ async def test_what_comes_byte_by_byte_is_silence(step):
     with clock() as forward:
         async with (
             RawServer(on_request=trickle(forward, pieces, first=first, written=written)) as server,
-            make(server, None, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
+            make(server, None, http=Http(read_timeout_s=5.0), probe=False) as client,
         ):
             with pytest.raises(ReadTimedOut):
                 await client.complete("p", max_tokens=1)
@@ -100,7 +100,7 @@ async def test_a_body_that_comes_piece_by_piece_is_not_silent(anyones):
     with clock() as forward:
         async with (
             RawServer(on_request=trickle(forward, pieces, first=head, gap_s=4.0)) as server,
-            make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
+            make(server, anyones, http=Http(read_timeout_s=5.0), probe=False) as client,
         ):
             assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
@@ -109,7 +109,7 @@ async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, backend, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
+            make(server, backend, http=Http(read_timeout_s=5.0), probe=False) as client,
         ):
             texts = []
             async for delta in client.stream("p", max_tokens=16):
@@ -123,7 +123,7 @@ async def test_the_time_between_two_calls_is_nobodys_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, backend, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
+            make(server, backend, http=Http(read_timeout_s=5.0), probe=False) as client,
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
@@ -147,7 +147,7 @@ async def test_a_page_of_models_that_trickles_holds_no_call_for_long(backend, wh
                 backend,
                 model=None,
                 http=Http(read_timeout_s=None if where == "body" else 5.0),
-                server_metrics=False,
+                probe=False,
             ) as client,  # fmt: skip
         ):
             with pytest.raises(ReadTimedOut, match="which model it serves"):
@@ -161,7 +161,7 @@ async def test_a_list_of_models_that_trickles_is_asked_for_twice_at_most(backend
     with clock() as forward:
         async with (
             RawServer(on_request=trickle(forward, bytes_of(page[head:]), first=page[:head])) as server,
-            make(server, backend, model=None, retry=Backoff(max_attempts=5, base_s=0), server_metrics=False) as client,
+            make(server, backend, model=None, retry=Backoff(max_attempts=5, base_s=0), probe=False) as client,
         ):
             with pytest.raises(ReadTimedOut, match="had not ended 5 s later"):
                 await client.complete("p")
@@ -179,7 +179,7 @@ async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request
 
         async with (
             RawServer(on_request=later) as server,
-            make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
+            make(server, anyones, http=Http(read_timeout_s=5.0), probe=False) as client,
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
@@ -196,7 +196,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_not_waited_for_longer_than_a_conn
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")
         client = BatchClient(
-            "https://server.test/v1", model="m", http=Http(backend=backend, trust_env=True, connect_timeout_s=0.1), retry=NEVER, detect=False,
+            "https://server.test/v1", model="m", http=Http(backend=backend, trust_env=True, connect_timeout_s=0.1), retry=NEVER, probe=False,
         )  # fmt: skip
         async with client:
             with pytest.raises(ConnectFailed, match="connect timeout"):

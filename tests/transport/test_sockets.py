@@ -38,7 +38,7 @@ AT_ONCE = Backoff(base_s=0)
 
 
 def make(server, backend, **arguments):
-    defaults = {"model": "m", "retry": NEVER, "detect": False}
+    defaults = {"model": "m", "retry": NEVER, "probe": False}
     return connected(server.url, backend=backend, **{**defaults, **arguments})
 
 
@@ -80,7 +80,7 @@ async def test_a_socket_idle_for_three_seconds_is_closed_before_servers_close_th
     loop, later_s = asyncio.get_running_loop(), 0.0
     now = loop.time
     monkeypatch.setattr(loop, "time", lambda: now() + later_s)
-    async with RawServer() as server, make(server, None, server_metrics=False) as client:
+    async with RawServer() as server, make(server, None, probe=False) as client:
         await client.complete("p")
         later_s = 2.5
         await client.complete("q")
@@ -122,7 +122,7 @@ async def test_never_more_connections_than_the_limit(backend, max_tokens):
         await answer(heard, reader, writer, server)
 
     # On a slow machine this takes so long that the server would be asked for its load.
-    quiet = {"limit": 16, "batching": Batching(max_size=1), "server_metrics": False}
+    quiet = {"limit": 16, "batching": Batching(max_size=1), "probe": False}
     made = []
     async with RawServer(on_request=slowly) as server, make(server, backend, made=made.append, **quiet) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
@@ -255,7 +255,7 @@ def test_the_same_on_trio(backend, max_tokens):
     async def main(url):
         arguments = {
             "model": "m",
-            "detect": False,
+            "probe": False,
             "limit": 16,
             "batching": Batching(max_size=4),
             "http": Http(backend=backend),

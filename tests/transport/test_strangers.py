@@ -63,7 +63,7 @@ OWN = {"httpx": httpx.AsyncClient, "httpx2": httpx2.AsyncClient}
 @pytest.mark.parametrize("lib", OWN)
 async def test_a_list_that_lags_behind_its_singles_is_ended_and_all_go_singly(lib):
     async with serial() as server, OWN[lib]() as own:
-        assert await answers(server.url, http_client=own) == EXPECTED
+        assert await answers(server.url, http=own) == EXPECTED
         assert server.closed_by_client.is_set(), "the list's connection"
     assert sorted(sizes(server)) == [1] * CALLS + [8]
     assert 8 in sizes(server)[:FIRST]
@@ -72,12 +72,12 @@ async def test_a_list_that_lags_behind_its_singles_is_ended_and_all_go_singly(li
 @pytest.mark.parametrize("lib", OWN)
 async def test_lists_follow_a_list_that_was_as_fast_as_its_singles(lib):
     async with at_once() as server, OWN[lib]() as own:
-        assert await answers(server.url, http_client=own) == EXPECTED
+        assert await answers(server.url, http=own) == EXPECTED
     assert sorted(sizes(server)[:FIRST]) == [1] * 16 + [8]
     assert max(sizes(server)[FIRST:]) > 8
 
 
-@pytest.mark.parametrize("arguments", [{}, {"detect": False}], ids=["says nothing", "is not asked"])
+@pytest.mark.parametrize("arguments", [{}, {"probe": False}], ids=["says nothing", "is not asked"])
 async def test_a_server_on_our_own_connections_is_a_stranger_unless_it_says_which_it_is(arguments, backend):
     async with serial() as server:
         assert await answers(server.url, http=Http(backend=backend), **arguments) == EXPECTED
@@ -86,7 +86,7 @@ async def test_a_server_on_our_own_connections_is_a_stranger_unless_it_says_whic
 
 async def test_a_given_dialect_says_that_lists_are_served_at_once():
     async with RawServer() as server, httpx.AsyncClient() as own:
-        assert await answers(server.url, http_client=own, dialect="vllm") == EXPECTED
+        assert await answers(server.url, http=own, dialect="vllm") == EXPECTED
     assert sizes(server)[0] > 8
 
 
@@ -114,7 +114,7 @@ async def test_a_handed_over_mock_is_no_stranger(lib):
     for transport in (lib.MockTransport(count), Wrapped(lib.MockTransport(count))):
         counts.clear()
         async with lib.AsyncClient(transport=transport) as own:
-            assert await answers("http://mock.test/v1", http_client=own) == EXPECTED
+            assert await answers("http://mock.test/v1", http=own) == EXPECTED
         assert counts[0] > 8, counts
 
 
@@ -123,7 +123,7 @@ async def test_a_scripted_server_is_no_stranger_whichever_way_it_is_reached():
     llm.when().answer("fine")
     with llm:
         async with httpx.AsyncClient() as patched:
-            for arguments in ({"http_client": patched}, {}, {"transport": llm.transport}):
+            for arguments in ({"http": patched}, {}, {"http": llm.transport}):
                 before = len(llm.requests)
                 assert set(await answers(llm.base_url, **arguments)) == {"fine"}
                 assert len(llm.requests[before].calls) > 8

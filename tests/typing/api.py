@@ -13,6 +13,7 @@ import tenacity
 from pydantic import BaseModel
 
 from batchclient import (
+    Queue,
     Batching,
     AnswerInvalid,
     Backoff,
@@ -54,7 +55,7 @@ def clients() -> list[BatchClient]:
     return [
         BatchClient("http://localhost:8000/v1"),
         BatchClient(["http://a/v1", "http://b/v1"], model="m", api_key="k", preset="throughput"),
-        BatchClient("http://a/v1", http_client=httpx.AsyncClient(), headers={"x": "y"}, timeout_s=5),
+        BatchClient("http://a/v1", http=httpx.AsyncClient(), headers={"x": "y"}, timeout_s=5),
         BatchClient("http://a/v1", retry=Backoff(max_attempts=3, base_s=0.1, cap_s=1.0)),
         BatchClient(
             "http://a/v1", retry=TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1))
@@ -62,10 +63,10 @@ def clients() -> list[BatchClient]:
         BatchClient("http://a/v1", limit=64, batching=Batching(max_size=32, linger_s=0.001)),
         BatchClient(
             "http://a/v1",
-            server_metrics=False,
-            batching=Batching(size_for=lambda queue_depth: queue_depth // 2),
+            probe=False,
+            batching=Batching(max_size=lambda queue_depth: queue_depth // 2),
         ),
-        BatchClient("http://a/v1", when_full="raise", max_queued=10),
+        BatchClient("http://a/v1", queue=Queue(max_calls=10, when_full="raise")),
     ]
 
 

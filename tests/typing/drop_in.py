@@ -7,7 +7,7 @@ import httpx2
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from batchclient import AdaptiveLimit, Batching, Http, Schedule, Telemetry
+from batchclient import AdaptiveLimit, Batching, Http, Queue, Telemetry
 from batchclient.integrations import httpx as below_httpx
 from batchclient.integrations import httpx2 as below_httpx2
 from batchclient.openai import AsyncOpenAI, OpenAI
@@ -20,7 +20,7 @@ async def key() -> str:
 clients = [
     AsyncOpenAI(api_key="k", base_url="http://a/v1", max_retries=4, timeout=30.0, default_headers={"x": "y"}),
     AsyncOpenAI(api_key=key, base_url=["http://a/v1", "http://b/v1"], labels=["x-user"], preset="throughput"),
-    AsyncOpenAI(limit=AdaptiveLimit(max=64), batching=Batching(max_size=8), schedule=Schedule(order="deadline")),
+    AsyncOpenAI(limit=AdaptiveLimit(max=64), batching=Batching(max_size=8), queue=Queue(order="deadline")),
     AsyncOpenAI(telemetry=Telemetry(client_name="mine")),
     AsyncOpenAI(http=Http(read_timeout_s=5), http_client=httpx2.AsyncClient(), dialect="vllm"),
 ]

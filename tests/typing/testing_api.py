@@ -35,7 +35,7 @@ async def scripting(mock_llm: MockLLM, virtual_clock: VirtualClock) -> None:
     mock_llm.when("q").hang()
     async with mock_llm.client(limit=4) as client:
         assert_type(client, BatchClient)
-    async with BatchClient("http://m/v1", transport=mock_llm.transport):
+    async with BatchClient("http://m/v1", http=mock_llm.transport):
         pass
     mock_llm.assert_called_with("p", times=1, max_tokens=8)
     mock_llm.assert_batched("a", [1, 2], at_most=3)
@@ -50,4 +50,4 @@ def starting(llm_server: EmbeddedServer, llm_server_factory: Callable[..., Embed
     llm_server_factory(guise="tgi")
     respx_vllm({"a": "b"}, strict=True)
     server = SimulatedServer("gpu")
-    BatchClient("http://m/v1", transport=lambda base_url, headers: SimulatorTransport(server))
+    BatchClient("http://m/v1", http=lambda base_url, headers: SimulatorTransport(server))

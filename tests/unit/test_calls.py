@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchclient import ConfigError, Schedule
+from batchclient import ConfigError, Queue
 from batchclient._calls.make import CallMaker
-from batchclient._client.settings import make_settings
+from batchclient._settings import make_settings
 from tests.core import Shape
 from tests.inspection import held
 
@@ -34,7 +34,7 @@ def test_a_tenant_is_never_taken_for_another_ones_parameters():
 
 
 def test_the_server_is_told_of_a_priority_only_where_that_was_asked_for():
-    made = maker(schedule=Schedule(send_priority=True))
+    made = maker(queue=Queue(tell_server=True))
     assert not shape(maker(), 3).tells_priority
     assert [shape(made, priority, "a").tells_priority for priority in (3, -2, 0)] == [True, True, False]
     assert shape(made, 3, seed=1).body == shape(made, seed=1).body
@@ -60,19 +60,19 @@ def test_a_tenant_is_no_field_of_the_body_and_a_priority_there_is_the_servers_ow
     with pytest.raises(ConfigError) as caught:
         shape(maker(), extra_body={"tenant": 1})
     assert caught.value.field == "tenant"
-    made = shape(maker(schedule=Schedule(send_priority=True)), 7, extra_body={"priority": 1000})
+    made = shape(maker(queue=Queue(tell_server=True)), 7, extra_body={"priority": 1000})
     assert b'"priority":1000' in made.body
     assert (made.priority, made.tells_priority) == (7, False)
 
 
 def test_wrong_settings_are_refused():
     for name, value in [
-        ("order", "lifo"), ("aging_s", 0), ("aging_s", float("inf")), ("group_prefixes", "yes"), ("send_priority", 1),
+        ("order", "lifo"), ("aging_s", 0), ("aging_s", float("inf")), ("group_prefixes", "yes"), ("tell_server", 1),
         ("tenant_weights", {"a": 0}), ("tenant_weights", {"a": float("nan")}), ("tenant_weights", 3),
     ]:  # fmt: skip
         with pytest.raises(ConfigError) as caught:
-            maker(**{name: value})
-        assert caught.value.field == name
+            Queue(**{name: value})
+        assert caught.value.field == f"queue.{name}"
 
 
 def test_many_keys_do_not_pile_up():

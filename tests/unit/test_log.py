@@ -14,7 +14,7 @@ from batchclient._shell.log import EVENTS, EndpointLog, Recent, log
 
 SOURCE = Path(batchclient.__file__).parent
 NOTICES = set(get_args(Notice))
-HOOKS = {"progress_failed", "size_for_failed"}
+HOOKS = {"progress_failed", "max_size_failed"}
 """Of users' functions, whose guard makes the event's name of the function's."""
 STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 

@@ -2,7 +2,7 @@
 
 from batchclient import AdaptiveLimit
 from batchclient._client.make_limit import make_limit
-from batchclient._client.settings import make_settings
+from batchclient._settings import make_settings
 
 URL = "http://localhost:8000/v1"
 

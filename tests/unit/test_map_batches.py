@@ -103,7 +103,7 @@ def test_ray_is_not_imported_where_the_class_is_made():
 def test_rows_may_be_requests(monkeypatch):
     chat = [{"role": "user", "content": "Hi"}]
     server = ScriptedTransport(*[lambda sent: error(400, "no")] * 4)
-    transport = {"transport": lambda url, headers: server, "detect": False, "server_metrics": False}
+    transport = {"http": lambda url, headers: server, "probe": False}
     mapped = MapBatches(URL, rows="messages", row_params="take", model="m", **transport)
     # As much of Ray as is used; tests/ray has the whole.
     block = SimpleNamespace(to_arrow=lambda: pa.table({"messages": [chat, chat], "max_tokens": [1, None]}))

@@ -21,6 +21,7 @@ GIVEN = {
     "Journal": ["rows.journal"],
     "Poisson": [1.0],
     "Closed": [1],
+    "Server": ["http://server/v1"],
     "chat": [CHAT],
     "stream_chat": [CHAT],
     "rerank": ["q", ["d"]],

@@ -36,7 +36,7 @@ from batchclient.errors import BatchClientError, ConfigError, NotFound
 from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
-    from batchclient.config import Settings
+    from batchclient._settings import Settings
 
 __all__ = ["LABELS", "CallMaker"]
 
@@ -228,7 +228,7 @@ class CallMaker:
             raise ConfigError(message, field="tenant")
         if priority == 0 and tenant is None and max_attempts is None:
             return shape
-        tells_priority = bool(priority and (tells_priority or self._settings.schedule.send_priority))
+        tells_priority = bool(priority and (tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
         signature = shape, priority, tenant, max_attempts, tells_priority

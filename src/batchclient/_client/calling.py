@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.connections import Connections
-    from batchclient.config import Settings
+    from batchclient._settings import Settings
 
 __all__ = ["Calling", "Messages", "structured"]
 

@@ -1,14 +1,13 @@
 """How a client reaches its servers: headers, connections, and the questions beside the calls.
 
 Rules:
-- A user's own ``http_client`` or ``transport`` carries the calls and nothing else. Questions beside
+- A user's own HTTP client or transport carries the calls and nothing else. Questions beside
   the calls (``/metrics``, which server answers) need own connections, and without own connections
   no question is asked. With ``wait_for_server_s`` alone, which server answers is asked there.
 - Questions beside the calls have transports of their own, and neither wait for the calls nor take
   the calls' connections.
-- A user's own ``http_client`` leads to a server that nobody asks: a stranger, whose lists are
-  proved before they are used. A mock does not, nor does a ``transport``, of which the user knows
-  more.
+- A user's own HTTP client leads to a server that nobody asks: a stranger, whose lists are
+  proved before they are used. A mock does not, nor does a transport, of which the user knows more.
 - A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
 - The module knows no client, and sends nothing: the transports belong to the runner.
 """
@@ -20,21 +19,22 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
+from batchclient._checks import refused
+from batchclient._core.messages import RatesPerMinute
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.log import log
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, Page
-from batchclient.errors import ConfigError
 from batchclient.transport import Transport, root_of
 from batchclient.transport._addresses import host_of
 
 if TYPE_CHECKING:
-    import httpx
-    import httpx2
-
-    from batchclient.config import CheckedServer, Settings
+    from batchclient._settings import Settings
+    from batchclient.options import Server
 
 __all__ = ["Connections", "shown"]
 
+LARGEST_RESPONSE_BYTES = 64 * 1024 * 1024
+"""The largest decoded response of a call."""
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
@@ -43,43 +43,36 @@ class Connections:
 
     Args:
         settings: the client's; settings of connections cannot change while the client runs.
-        http_client, transport: the client's.
-        dialect: the name, if a dialect was given.
 
     Raises:
         ConfigError: an argument is wrong, or two arguments contradict each other.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        http_client: httpx.AsyncClient | httpx2.AsyncClient | None,
-        transport: Callable[[str, Mapping[str, str]], Transport] | None,
-        dialect: str | None,
-    ) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._dialect = dialect
         self._own = {(scheme, host_of(server.url)) for server in settings.base_url for scheme in _at_least(server.url)}
         """The schemes and hosts which the client's key may go to."""
         self._headers: dict[str, dict[str, str]] = {}
         """Of every request to a base URL."""
-        self._http_client = http_client
-        self._own_transport = _check_transport(transport, http_client)
-        given = "transport" if transport is not None else "http_client" if http_client is not None else None
+        self.rates: dict[str, RatesPerMinute] = {}
+        """Of each base URL."""
+        self._http_client = settings.http.client
+        self._own_transport = settings.http.transport
         self.pages: dict[Page, Callable[[str], Transport]] = {}
         """The pages for questions beside the calls, each with the maker of a transport.
 
         A maker gets a base URL.
         """
-        if _may_ask_for_load(settings, given, dialect):
+        asks = _may_ask(settings)
+        if asks:
             self.pages[Page.LOAD] = self.for_metrics
-        if _may_detect(settings, given, dialect):
+        if asks and settings.dialect is None:
             self.pages[Page.SERVER] = self.for_detection
         elif settings.wait_for_server_s:
             self.pages[Page.SERVER] = self._for_calls
-        if transport is None:
-            _check_http_library(http_client, settings.http.backend)
-        self._heeds_proxies = settings.http.trust_env and given is None
+        if self._own_transport is None:
+            _check_http_library(self._http_client, settings.http.backend)
+        self._heeds_proxies = settings.http.trust_env and settings.http.given is None
         self.secrets = _secrets_of(_with_key(settings.headers, settings.api_key)) + tuple(
             secret for server in settings.base_url for secret in self.know(server)
         )
@@ -91,7 +84,7 @@ class Connections:
 
     @property
     def has_key_everywhere(self) -> bool:
-        """Whether each server is surely sent a key: an ``http_client`` may bring any or none."""
+        """Whether each server is surely sent a key: a given HTTP client may bring any or none."""
         return self._http_client is None and all(_secrets_of(headers) for headers in self._headers.values())
 
     def asks_first(self) -> bool:
@@ -102,7 +95,7 @@ class Connections:
 
     def trusts_lists(self) -> bool:
         """Whether servers that do not say which they are get lists unproved (``_core/learnt/proof``)."""
-        if self._dialect is not None or self._own_transport is not None:
+        if self._settings.dialect is not None or self._own_transport is not None:
             return True
         from batchclient.transport._libraries import is_mock, is_mocked
 
@@ -113,7 +106,7 @@ class Connections:
         """Whether the servers are real ones: a mock's 404, or a given client's, is meant as it is."""
         return self._http_client is None and self._own_transport is None and self.asks_first()
 
-    def know(self, server: CheckedServer) -> tuple[str, ...]:
+    def know(self, server: Server) -> tuple[str, ...]:
         """Take note of a server, and return the secrets on the way to that server.
 
         Secrets are the server's own headers, the part of its URL after the ``?``, and the passwords
@@ -125,7 +118,8 @@ class Connections:
         headers = _with_key(self._settings.headers, self._settings.api_key)
         if (_scheme(server.url), host_of(server.url)) not in self._own:
             headers = {name: value for name, value in headers.items() if not _is_secret(name)}
-        self._headers[server.url] = _with_key({**headers, **server.headers}, server.api_key)
+        self.rates[server.url] = RatesPerMinute(server.requests_per_minute, server.tokens_per_minute)
+        self._headers[server.url] = _with_key({**headers, **(server.headers or {})}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
         if self._heeds_proxies:
             from batchclient.transport._proxies import proxy_secrets
@@ -147,9 +141,9 @@ class Connections:
         if self._own_transport is not None:
             from batchclient.transport._given import GivenTransport
 
-            own: Transport = call_back("transport", self._own_transport, base_url, self._headers[base_url])
+            own: Transport = call_back("http", self._own_transport, base_url, self._headers[base_url])
             return GivenTransport(own)
-        return self._httpx(base_url, self._headers[base_url], self._settings.http.max_response_bytes, self._http_client)
+        return self._httpx(base_url, self._headers[base_url], LARGEST_RESPONSE_BYTES, self._http_client)
 
     def for_metrics(self, base_url: str) -> Transport:
         """Return the transport of the question for a server's load: to the root, where the page is."""
@@ -207,36 +201,18 @@ def _with_last_words(values: Iterable[str]) -> tuple[str, ...]:
     return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
 
 
-def _may_ask_for_load(settings: Settings, given: str | None, dialect: str | None) -> bool:
-    if settings.server_metrics is None:
-        return given is None and dialect is None
-    if settings.server_metrics and given is not None:
-        message = f"server_metrics needs connections of our own; the {given} is used for the calls alone"
-        raise ConfigError(message, field="server_metrics")
-    return settings.server_metrics
-
-
-def _may_detect(settings: Settings, given: str | None, dialect: str | None) -> bool:
-    if settings.detect is None:
-        return given is None and dialect is None and settings.server_metrics is not False
-    if settings.detect and (given is not None or dialect is not None):
-        field = given or "dialect"
-        raise ConfigError(f"detect finds out what {field} says, on connections of our own: give one", field="detect")
-    return settings.detect
+def _may_ask(settings: Settings) -> bool:
+    """Whether servers are asked for pages beside the calls."""
+    given = settings.http.given
+    if settings.probe is None:
+        return given is None and settings.dialect is None
+    if settings.probe and given is not None:
+        raise refused("probe", f"it needs connections of our own; the {given} of http= is used for the calls alone")
+    return settings.probe
 
 
 def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
     return dict(headers) if api_key is None else {**headers, "authorization": f"Bearer {api_key}"}
-
-
-def _check_transport(transport: Any, http_client: object) -> Any:
-    if transport is not None and not callable(transport):
-        message = "transport is a function of a base URL and headers that returns a batchclient.transport.Transport"
-        instead = "one of httpx's goes into http_client=httpx.AsyncClient(transport=…)"
-        raise ConfigError(f"{message}; not {type(transport).__name__}; {instead}", field="transport")
-    if transport is not None and http_client is not None:
-        raise ConfigError("an http_client and a transport are two ways of sending: give one", field="transport")
-    return transport
 
 
 def _check_http_library(http_client: object, backend: str | None) -> None:

@@ -18,7 +18,7 @@ from batchclient._core.messages import AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
 
 if TYPE_CHECKING:
-    from batchclient.options import AdaptiveLimit, Batching, Server
+    from batchclient.options import AdaptiveLimit, Batching, Queue, Server
 
 __all__ = ["ControlMethods"]
 
@@ -31,7 +31,7 @@ class ControlMethods(Starting):
         *,
         limit: int | Literal["auto"] | AdaptiveLimit | None = None,
         batching: Batching | None = None,
-        max_queued: int | None = None,
+        queue: Queue | None = None,
         **unknown: Never,
     ) -> None:
         """Change settings while the client runs. Calls under way go on.
@@ -40,15 +40,16 @@ class ControlMethods(Starting):
             limit: as for the client; a limit that is given anew starts its search anew.
             batching: replaces the present ``Batching`` as a whole: fields that are not given have
                 the preset's values.
-            max_queued: as for the client.
+            queue: replaces the present ``Queue``; another ``max_calls`` and ``when_full`` hold from
+                now on, and the other fields cannot be changed.
 
         Raises:
             ConfigError: a setting is wrong, or cannot be changed while running; nothing was
                 changed.
         """
-        from batchclient._client.settings import changed
+        from batchclient._settings import changed
 
-        changes = {"limit": limit, "batching": batching, "max_queued": max_queued, **unknown}
+        changes = {"limit": limit, "batching": batching, "queue": queue, **unknown}
         runner = self._present_runner()
         self._settings = changed(self._settings, changes)
         if runner is not None:
@@ -86,7 +87,7 @@ class ControlMethods(Starting):
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
-        from batchclient._client.settings import check_server
+        from batchclient._settings import check_server
 
         server = check_server(base_url)
         url = server.url
@@ -101,7 +102,9 @@ class ControlMethods(Starting):
         if runner is not None:
             runner.servers.hide(secrets)
             pages = {page: make(url) for page, make in self._connections.pages.items()}
-            number = runner.add_endpoint(self._connections.for_calls(url), pages, self._make_limit(), shown(url))
+            number = runner.add_endpoint(
+                self._connections.for_calls(url), pages, self._make_limit(), shown(url), self._connections.rates[url]
+            )
             self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 
@@ -120,7 +123,7 @@ class ControlMethods(Starting):
 
         Cancellation: the server leaves all the same.
         """
-        from batchclient._client.settings import check_server
+        from batchclient._settings import check_server
 
         url = check_server(base_url).url
         if not isinstance(drain, bool):

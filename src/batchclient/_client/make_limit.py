@@ -17,7 +17,8 @@ from batchclient._core.limits.trial import Turn
 from batchclient._shell.descriptors import within_descriptors
 
 if TYPE_CHECKING:
-    from batchclient.config import CheckedLimit, Settings
+    from batchclient._settings import Settings
+    from batchclient.options import AdaptiveLimit
 
 __all__ = ["make_limit"]
 
@@ -50,7 +51,7 @@ def _number(settings: Settings, turn: Turn | None) -> int | Search:
     return Search(min(start, ceiling), ceiling, turn)
 
 
-def _objectives(limit: int | CheckedLimit) -> list[Objective]:
+def _objectives(limit: int | AdaptiveLimit) -> list[Objective]:
     objectives = []
     if not isinstance(limit, int):
         if limit.p95_latency_s is not None:

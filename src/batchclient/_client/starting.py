@@ -31,7 +31,7 @@ from batchclient._shell.runner import Runner
 from batchclient._shell.servers import DialectChoice
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
-from batchclient.transport import Timeouts
+from batchclient.types import NOT_GIVEN
 
 if TYPE_CHECKING:
     from batchclient._core.limits.control import Limit
@@ -139,7 +139,7 @@ class Starting(Calling):
         core = self._make_core()
         tracing = None if self._settings.telemetry is None else self._make_tracing(core)
         make_runner: Callable[..., Runner] = Runner
-        if self._settings.single_flight:
+        if self._settings.batching.single_flight:
             make_runner = partial(SharingRunner, scheduler=core)
         self._runner = runner = make_runner(
             backend,
@@ -147,13 +147,13 @@ class Starting(Calling):
             self._dialects,
             [self._connections.for_calls(url) for url, _ in self._endpoints],
             self._retry,
-            Timeouts(connect_s=self._settings.http.connect_timeout_s, read_s=self._settings.http.read_timeout_s),
+            self._settings.http.timeouts,
             self._calls.learn,
             pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._connections.pages.items()},
             model=self._settings.model,
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
-            bounds_connect="connect_timeout_s" not in self._settings.http.model_fields_set,
+            bounds_connect=self._settings.http.connect_timeout_s is NOT_GIVEN,
             tracing=tracing,
         )
         self._calls.lengths.restart(len(self._endpoints))
@@ -169,6 +169,7 @@ class Starting(Calling):
             [self._make_limit() for _ in names],
             names,
             self._connections.asks_first if Page.SERVER in self._connections.pages else None,
+            [self._connections.rates[url] for url, _ in self._endpoints],
         )
 
     def _settings_of_core(self) -> SchedulerSettings:

@@ -15,7 +15,7 @@ Rules:
   Until then at most 64 such calls are in flight: the server may take few at once.
 - Elsewhere the first question comes 0.25 s after the first batch; if no call is under way then,
   with the next batch. A test with a mocked library expects no requests but its own, and ends within
-  that time. (For a longer one: ``server_metrics=False``, since a catch-all route would be called.)
+  that time. (For a longer one: ``probe=False``, since a catch-all route would be called.)
 - An answer holds until the endpoint comes back from an outage, perhaps as another server. After
   silence the question is repeated after 5 s, then every 60 s.
 - With ``wait_for_server_s`` every server is awaited at first, one that joins later, too. It gets no

@@ -21,11 +21,8 @@ _ENDS_AT_ONCE_TOKENS = 4
 _SOON_TOKENS = 1024
 """Lone answers of at most so many tokens may be plain: at 20 tokens a second they end before a
 gateway cuts a silent connection (nginx after 60 s, by default)."""
-_PLAIN_SHARE = 1 / 8
-"""Longest expected answers in a list which cannot stream, where all wait for the slowest: a share
-of ``alone_above_tokens``."""
-_TOGETHER_SHARE = 1 / 2
-"""The same share for calls whose answers have been seen to end together."""
+_TOGETHER = 4
+"""So many times as long may the answers be in a list which cannot stream, if they end together."""
 _EVENTS_OF_A_REQUEST = 64
 """A request costs a server as much as so many events at most (vLLM: 20 to 60). Where each token is
 an event, a longer answer is cheaper in a request of its own."""
@@ -154,17 +151,17 @@ class BatchingRule:
 
     def _better_alone(self, shape: Shape, plain_size: int) -> str | None:
         """Why such calls had better go singly, or ``None``."""
-        longest = self._settings.alone_above_tokens
-        expected = self._lengths.expected(shape)
-        if expected > longest:
-            return "long output expected"
-        if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
-            return "long output expected, and the list cannot stream"
+        longest, expected = self._settings.list_tokens, self._lengths.expected(shape)
+        if not shape.lists_plain:
+            if expected > longest:
+                return "long output expected"
+        elif expected > self._settings.chat_list_tokens and not self._end_together(shape, expected):
+            return "long output expected" + (", and the list cannot stream" if expected <= longest else "")
         return "a stream would send an event per token" if plain_size == 1 else None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether a plain list costs its members no time: all answers end together."""
-        short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
+        short = expected <= _TOGETHER * self._settings.chat_list_tokens
         return short and self._lengths.fills(shape)
 
     def _plain_size(self, shape: Shape, endpoint: Endpoint, abilities: KindAbilities) -> int:

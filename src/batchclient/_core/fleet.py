@@ -274,7 +274,7 @@ class Fleet:
 
     def add(self, event: EndpointAdded, now: float) -> None:
         """An endpoint was added."""
-        endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name)
+        endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates)
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
         self.serving.append(endpoint)
@@ -359,16 +359,14 @@ class Fleet:
             if endpoint.limit.limit != endpoint.told_limit:
                 self._adjustments.note_limit(endpoint, now)
 
-    def retune(self, event: Retuned, before: SchedulerSettings, now: float) -> None:
-        """Give the serving endpoints new numbers; ``before`` are the old settings."""
+    def retune(self, event: Retuned, now: float) -> None:
+        """Give the serving endpoints new numbers."""
         for place, endpoint in enumerate(self.serving):
             if event.settings is not None:
                 caps = endpoint.abilities.list_caps(now)
                 endpoint.abilities.max_size = event.settings.max_size
                 for kind, cap in caps.items():
                     self._adjustments.note_list_cap(endpoint, kind, cap, "set by the caller", now)
-                if _rates(event.settings) != _rates(before):
-                    endpoint.set_rates(event.settings)
             if event.limits is not None:
                 endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
@@ -419,7 +417,3 @@ def _sign_of(batch: Batch, failure: Failure, endpoint: Endpoint) -> Sign:
         # A member was answered: the fault is with the list.
         return Sign.NOTHING
     return sign
-
-
-def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:
-    return settings.requests_per_minute, settings.tokens_per_minute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
@@ -212,6 +212,16 @@ class RatesReported:
     windows: tuple[RateWindow, ...]
 
 
+class RatesPerMinute(NamedTuple):
+    """What a server is sent in a minute, at most; ``None``: any number."""
+
+    requests: float | None = None
+    tokens: float | None = None
+
+
+NO_RATES = RatesPerMinute()
+
+
 @dataclass(slots=True, eq=False)
 class EndpointAdded:
     """An endpoint was added, with an id never used before and a base URL as it may be shown."""
@@ -219,6 +229,7 @@ class EndpointAdded:
     endpoint: int
     limit: Limit
     name: str = ""
+    rates: RatesPerMinute = NO_RATES
 
 
 @dataclass(slots=True, eq=False)

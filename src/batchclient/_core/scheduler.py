@@ -47,6 +47,7 @@ from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.messages import (
+    NO_RATES,
     AbortRequested,
     Answered,
     Asked,
@@ -63,6 +64,7 @@ from batchclient._core.messages import (
     LoadReported,
     ModelWanted,
     Paused,
+    RatesPerMinute,
     RatesReported,
     Request,
     RequestState,
@@ -108,6 +110,7 @@ class Scheduler:
         limits: Sequence[Limit],
         names: Sequence[str] = (),
         asks_first: Callable[[], bool] | None = None,
+        rates: Sequence[RatesPerMinute] = (),
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
@@ -117,7 +120,8 @@ class Scheduler:
         self._counters = counters = Counters()
         self._adjustments = Adjustments(command, counters.observed.changes)
         endpoints = (
-            Endpoint(number, limit, settings, names[number] if names else "") for number, limit in enumerate(limits)
+            Endpoint(number, limit, settings, names[number] if names else "", rates[number] if rates else NO_RATES)
+            for number, limit in enumerate(limits)
         )
         self._fleet = fleet = Fleet(endpoints, settings, command, counters, self._adjustments, asks_first)
         self._lengths = Lengths()
@@ -271,7 +275,7 @@ class Scheduler:
 
     def _queue_full(self, request: Request, now: float) -> QueueFull:
         queued = self._queue.lanes.lane(request.shape).queued
-        message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
+        message = f"{queued} calls are queued (max_calls={self._settings.max_queued})"
         outages = self._fleet.outage.all_after(now)
         message += "".join(f"; {outage.sentence(now)}" for outage in outages)
         return with_cause(QueueFull(message), request, outages)
@@ -310,11 +314,10 @@ class Scheduler:
         self._granting.is_paused = False
 
     def _retune(self, event: Retuned, now: float) -> None:
-        before = replace(self._settings)
         if event.settings is not None:
             self._settings.take_over(event.settings)
             self._queue.lanes.retune(event.settings.max_queued)
-        self._fleet.retune(event, before, now)
+        self._fleet.retune(event, now)
 
     def _drain(self, event: DrainRequested, now: float) -> None:
         self._draining = True

@@ -25,14 +25,13 @@ class SchedulerSettings:
         max_size: prompts per request, at most.
         max_queued: calls in the queue per class and tenant, at most; more wait outside, in order.
         raise_when_full: reject calls over ``max_queued`` instead.
-        alone_above_tokens: calls expected to generate more tokens go singly. For lists which cannot
-            be streamed the bound is an eighth of the number; half of it, if the answers were seen
-            to end together, at ``max_tokens``. Measurements: ``docs/explanation/chat.md``.
+        list_tokens: calls expected to generate more tokens go singly.
+        chat_list_tokens: the same for lists which cannot be streamed; four times as many, if the
+            answers were seen to end together, at ``max_tokens``. Measurements:
+            ``docs/explanation/chat.md``.
         watches_first_tokens: whether an objective needs times of first tokens, which plain lists
             lack.
         heeds_time: whether a limit rests on how long answers take.
-        requests_per_minute: per endpoint; ``None``: any number.
-        tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: length buckets which a batch may span around its oldest call; ``None``: any.
         order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
         aging_s: the head start of a priority class over the next lower.
@@ -56,11 +55,10 @@ class SchedulerSettings:
     max_size: int = 64
     max_queued: int = 16_384
     raise_when_full: bool = False
-    alone_above_tokens: int = 256
+    list_tokens: int = 256
+    chat_list_tokens: int = 32
     watches_first_tokens: bool = False
     heeds_time: bool = False
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
     length_reach: int | None = None
     order: str = "fcfs"
     aging_s: float = 300.0

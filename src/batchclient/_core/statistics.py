@@ -28,7 +28,7 @@ class EndpointStatistics:
         in_flight: sequences on which the server still works.
         abandoned: sequences in flight for which nobody waits any more.
         batch_size_cap: the most completions sent to the endpoint in one request, unless
-            ``size_for`` decides.
+            a ``max_size`` that is a function decides.
         lists_refused: whether the server refused lists lately.
         streams_refused: whether the server refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back despite free permits.
@@ -80,7 +80,7 @@ class LaneStatistics:
 
     Args:
         queued: calls waiting for a permit.
-        waiting: calls waiting for a place in the queue (``max_queued``).
+        waiting: calls waiting for a place in the queue (``Queue.max_calls``).
         in_flight: sequences on which the servers still work.
         prompt_tokens, completion_tokens: served, as the servers counted them.
         oldest_since: the scheduler's time at which the oldest queued call was made; ``None``: none
@@ -123,7 +123,7 @@ class Statistics:
 
     Args:
         queued: calls waiting for a permit.
-        waiting: calls waiting for a place in the queue (``max_queued``).
+        waiting: calls waiting for a place in the queue (``Queue.max_calls``).
         backing_off: calls waiting to be tried again.
         in_flight: sequences on which the servers still work.
         abandoned: sequences in flight for which nobody waits any more.

@@ -1,4 +1,4 @@
-"""The user's functions (``retry``, ``size_for``, ``progress``, …); none breaks a step.
+"""The user's functions (``retry``, ``max_size``, ``progress``, …); none breaks a step.
 
 Rules:
 - The functions are plain. asyncio cancels a task where the task awaits, so a ``CancelledError`` out

@@ -61,7 +61,7 @@ _ALL = (
         "open_files_bound", _WARNING, ("limit", "wanted", "open_files"),
         "the bound on open files holds the limit; `INFO` from a limit of 256 on where none was asked for",
     ),
-    Event("size_for_failed", _WARNING, (), "your `Batching(size_for=…)` failed, or gave no number; said once"),
+    Event("max_size_failed", _WARNING, (), "your `Batching(max_size=…)` failed, or gave no number; said once"),
     Event("httptools_missing", _WARNING, (), "httptools cannot be imported: requests go over httpx; said once"),
     Event("event_per_token", _WARNING, ("endpoint",), "the server sends an event per token; said once"),
     Event(

@@ -2,7 +2,7 @@
 
 Rules:
 - Calls wait for no other question. All share the question, as a rule of one round trip.
-- The question goes the calls' way, also through a user's ``http_client``, with their timeouts.
+- The question goes the calls' way, also through a user's own HTTP client, with their timeouts.
 - A single model is taken; of several none is guessed. LoRA adapters do not count beside the base
   model, nor does a second name of a model.
 - A failure is retried as a call's would be, by the retry policy. The final error goes to each

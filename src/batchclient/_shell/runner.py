@@ -45,6 +45,7 @@ from batchclient._core.messages import (
     EndpointRemoved,
     Event,
     HealthChanged,
+    RatesPerMinute,
     Reject,
     Request,
     RequestState,
@@ -267,10 +268,12 @@ class Runner:
         if endpoint in self.servers:
             self.servers[endpoint].watcher.adopt(fingerprint)
 
-    def add_endpoint(self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str) -> int:
+    def add_endpoint(
+        self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str, rates: RatesPerMinute
+    ) -> int:
         """Serve another endpoint; return its id."""
         number = self.servers.add(transport, pages)
-        self.tell(EndpointAdded(number, limit, name))
+        self.tell(EndpointAdded(number, limit, name, rates))
         return number
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:

@@ -47,8 +47,7 @@ class ServerInfo:
         load: how busy it is, as its metrics page says just now.
 
     ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
-    to be asked (``detect=False``, ``server_metrics=False``, a ``dialect``, a ``transport`` or an
-    ``http_client`` given).
+    to be asked (``probe=False``; a ``dialect``, an HTTP client or a transport given).
     """
 
     url: str

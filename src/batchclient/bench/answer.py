@@ -9,13 +9,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 from batchclient.bench.cell import RETRIED, Cell
 from batchclient.bench.find import TOO_BUSY, SearchResult
 from batchclient.bench.slo import Slo, shown_s
 from batchclient.bench.strategies import RIVAL, batching_of, preset_of
 from batchclient.bench.summary import Figure, Summary, best_of, compared, keeps, percentile, summaries_of
+from batchclient.options import Batching
 
 __all__ = ["lines_of_search", "lines_of_sweep", "measurements"]
 
@@ -171,9 +171,8 @@ def _adaptive(summaries: Sequence[Summary], slos: Sequence[Slo]) -> list[str]:
 def _suggested(best: Summary) -> str:
     setting = best.setting
     limit = "" if setting.strategy == "adaptive" or setting.concurrency is None else f", limit={setting.concurrency}"
-    given = asdict(batching_of(setting))
-    told = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
-    batching = f", batching=Batching({told})" if told else ""
+    given = batching_of(setting)
+    batching = f", batching={given}" if given != Batching() else ""
     return _constructor(f'{limit}{batching}, preset="{preset_of(setting)}"' if limit or batching else "")
 
 

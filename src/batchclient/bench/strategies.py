@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
+from batchclient._settings import sending_of
 from batchclient._shell.pages import Page
 from batchclient.bench.calls import Calls
 from batchclient.bench.cell import Setting
@@ -29,7 +30,7 @@ from batchclient.bench.generator import Call
 from batchclient.bench.workload import Workload
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError
-from batchclient.options import Batching, Http
+from batchclient.options import Batching
 from batchclient.transport import Transport
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ RIVAL = "async-openai"
 LISTS = ("lists", "streamed")
 """The strategies that have a size."""
 _ANY_LENGTH, _ANY_NUMBER = 1_000_000, 1 << 30
-_HTTP = Http(read_timeout_s=3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Target:
             "model": self.model,
             "api_key": self.api_key,
             "headers": dict(self.headers),
-            "transport": self.transport,
+            "http": sending_of(self.transport, read_timeout_s=3600.0),
         }
 
 
@@ -150,7 +150,7 @@ def batching_of(setting: Setting) -> Batching:
     if setting.strategy not in LISTS:
         return Batching()
     # Lists are what is to be measured, also of long answers.
-    return Batching(max_size=setting.size, alone_above_tokens=_ANY_LENGTH)
+    return Batching(max_size=setting.size, list_tokens=_ANY_LENGTH, chat_list_tokens=_ANY_LENGTH)
 
 
 def preset_of(setting: Setting) -> str:
@@ -182,7 +182,7 @@ class _MeasuredClient(BatchClient):
     """A client that notes when each call was sent."""
 
     def __init__(self, strategy: str, arguments: Mapping[str, Any]) -> None:
-        super().__init__(**arguments, http=_HTTP, from_environment=False)
+        super().__init__(**arguments, from_environment=False)
         self._strategy = strategy
         self._opened_at = asyncio.get_running_loop().time()
         self._present: _Place | None = None

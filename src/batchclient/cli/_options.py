@@ -10,7 +10,7 @@ import typer
 
 from batchclient.cli._refusal import Refusal, option_of
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
-from batchclient.options import AdaptiveLimit, Batching, Schedule
+from batchclient.options import AdaptiveLimit, Batching, Queue
 from batchclient.partition import endpoints_shard
 
 __all__ = [
@@ -277,14 +277,14 @@ def client_arguments(
     time_to_first_token: float | None = None,
     *,
     linger_s: float | None = None,
-    send_priority: bool = False,
+    tell_server: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of ``BatchClient`` about the pace of bulk work.
 
     Args:
         concurrency, max_batch_size, p95_latency, time_to_first_token: the options.
         linger_s: how long a call may wait for company, seconds; ``None``: the preset's.
-        send_priority: whether the calls have a priority, which the server is told.
+        tell_server: whether the calls have a priority, which the server is told.
 
     Raises:
         Refusal: an option is wrong.
@@ -304,7 +304,7 @@ def client_arguments(
         "preset": "throughput",
         "limit": limit,
         "batching": Batching(max_size=max_batch_size, linger_s=linger_s),
-        "schedule": Schedule(send_priority=True) if send_priority else None,
+        "queue": Queue(tell_server=True) if tell_server else None,
     }
 
 

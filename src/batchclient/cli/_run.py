@@ -298,7 +298,6 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     if options.output != "-":
         # The report may go anywhere, and rows go where the job's may.
         place = place_of(*output_of(options, source))
-    options.client.update(detect=options.client["dialect"] is None or None, server_metrics=False)
     options, client, prompts = _begin(options, source)
     call_of = blame(prompts.read, options.columns or ())
     dry_run = DryRun(

@@ -240,7 +240,7 @@ def map_rows(
     wait_s = (0.0 if sys.stderr.isatty() else WAIT_S) if wait_for_server is None else wait_for_server
     patience_s = _seconds("--outage-patience", outage_patience)
     server = server_arguments(base_url, model, api_key, header, endpoints_shard, dialect)
-    pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, send_priority=priority != 0)
+    pace = client_arguments(concurrency, max_batch_size, p95_latency, time_to_first_token, tell_server=priority != 0)
     template = template_from(prompt, prompt_file)
     params = params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call)
     options = MapOptions(

@@ -64,10 +64,8 @@ _OF_MAPS = {
 }
 _OF_CLIENT = frozenset(
     (
-        "base_url", "api_key", "headers", "preset", "limit", "batching", "schedule", "http", "outage_patience_s",
-        "wait_for_server_s",
-        "retry", "max_queued", "when_full", "requests_per_minute", "tokens_per_minute", "dialect", "detect",
-        "server_metrics", "http_client", "transport", "single_flight", "telemetry",
+        "base_url", "api_key", "headers", "retry", "limit", "preset", "batching", "queue", "http", "dialect", "probe",
+        "wait_for_server_s", "outage_patience_s", "telemetry",
     )
 )  # fmt: skip
 """The arguments of ``BatchClient`` that no call has."""

@@ -60,7 +60,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     # A call's own argument, because the priority orders the client's queue as well.
     "priority": (
         Role.OURS,
-        "give it to the call, priority=…; schedule=Schedule(send_priority=True) of the client passes it to the server",
+        "give it to the call, priority=…; queue=Queue(tell_server=True) of the client passes it to the server",
     ),
     "tenant": (Role.OURS, "give it to the call, tenant=…"),
     # Arguments of other libraries, which would otherwise travel silently in the body.

@@ -12,19 +12,19 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
-from batchclient._client.settings import check_server, filled_in, refuse_unknown
+from batchclient._settings import check_server, only_given, refuse_unknown, sending_of
 from batchclient._shell.forks import ForkLock
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
-from batchclient.config import only_given
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader
 from batchclient.integrations._responses import ResponseWriter
 from batchclient.integrations.form import make_calls
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
-from batchclient.options import Http
+from batchclient.options import Http, Server
 
 __all__ = ["Batcher"]
 
@@ -32,7 +32,6 @@ _NOT_HERE = {
     "model": "each request names its own",
     "api_key": "each request brings its own",
     "headers": "each request brings its own",
-    "http_client": "give the transport that is to be used: transport=…",
 }
 
 
@@ -50,7 +49,7 @@ class Batcher:
         library: Any,
         http_client: Any,
         *,
-        base_url: str | None,
+        base_url: str | Server | None,
         max_attempts: int | None,
         labels: Collection[str],
         settings: dict[str, Any],
@@ -61,15 +60,21 @@ class Batcher:
         if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
             raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
         roles = HeaderRoles(labels)
+        self._server: Server | None = None
         if base_url is not None:
-            url = library.URL(check_server(base_url).url)
+            self._server = server = check_server(base_url)
+            if server.api_key is not None or server.headers is not None:
+                raise ConfigError(
+                    "base_url: a Server has rates alone here: each request brings its key", field="base_url"
+                )
+            url = library.URL(server.url)
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
         refuse_unknown(settings.keys() - BATCH_CLIENT_ARGUMENTS, BATCH_CLIENT_ARGUMENTS - _NOT_HERE.keys())
         self._settings = settings = only_given(settings)
-        settings["http"] = filled_in(settings.get("http"))
+        own = {} if http_client is None else {"client": http_client}
+        settings["http"] = sending_of(settings.get("http"), **own)
         # Wrong settings are refused here, not with the first request.
-        BatchClient("http://localhost/v1", http_client=http_client, from_environment=False, **settings)
-        self._http_client = http_client
+        BatchClient("http://localhost/v1", from_environment=False, **settings)
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, roles)
         self.read = self._reader.read
@@ -124,9 +129,9 @@ class Batcher:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
             if len(named) < len(headers):
                 return None
-            return BatchClient(
-                base_url, headers=named, http_client=self._http_client, from_environment=False, **self._settings
-            )
+            # Requests with a query come to another URL than the one that was given.
+            server = base_url if self._server is None else replace(self._server, url=base_url)
+            return BatchClient(server, headers=named, from_environment=False, **self._settings)
         except (ConfigError, UnicodeDecodeError):
             return None
 

@@ -26,7 +26,7 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher
 from batchclient.integrations._requests import Job
-from batchclient.options import SharingArguments
+from batchclient.options import Server, SharingArguments
 
 __all__ = ["AsyncBatching", "SyncBatching"]
 
@@ -56,7 +56,7 @@ class Batching:
         self,
         transport: Any = None,
         *,
-        base_url: str | None = None,
+        base_url: str | Server | None = None,
         max_attempts: int | None = 1,
         labels: Collection[str] = (),
         **settings: Unpack[TransportArguments],

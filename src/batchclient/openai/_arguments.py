@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import httpx2
     from openai import Timeout
 
-    from batchclient.transport import Transport
+    from batchclient.options import Server
 
 __all__ = ["AsyncArguments", "SyncArguments"]
 
@@ -24,7 +24,7 @@ class _Common(SharingArguments, total=False):
     project: str | None
     webhook_secret: str | None
     provider: Any
-    base_url: str | Sequence[str] | httpx.URL | httpx2.URL | None
+    base_url: str | Server | Sequence[str | Server] | httpx.URL | httpx2.URL | None
     data_residency: Any
     websocket_base_url: str | httpx.URL | httpx2.URL | None
     timeout: float | Timeout | None
@@ -32,7 +32,6 @@ class _Common(SharingArguments, total=False):
     default_headers: Mapping[str, str] | None
     default_query: Mapping[str, object] | None
     labels: Collection[str]
-    transport: Callable[[str, Mapping[str, str]], Transport]
     _strict_response_validation: bool
     _enforce_credentials: bool
 

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openai import DEFAULT_TIMEOUT
 
-from batchclient._client.settings import filled_in
 from batchclient._old_names import refuse_old
+from batchclient._settings import only_given, sending_of
 from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
-from batchclient.config import only_given
 from batchclient.errors import ConfigError
 from batchclient.integrations.form import WireCalls, make_calls
 from batchclient.integrations.header_roles import HeaderRoles
@@ -48,7 +48,6 @@ _OPENAIS = frozenset(
         "base_url",
         "api_key",
         "headers",
-        "http_client",
         "model",
         "timeout_s",
     }
@@ -80,7 +79,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     roles = HeaderRoles(theirs.pop("labels", ()))
-    refuse_old(theirs)
+    refuse_old(theirs.keys() - {"http_client"})
     for name, better in _OPENAIS_NAMES.items():
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
@@ -88,16 +87,21 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
         return theirs, inherited
     urls = theirs.get("base_url")
     servers: list[str] = []
+    rated: dict[str, Server] = {}
+    if isinstance(urls, Server):
+        urls = [urls]
     if isinstance(urls, Sequence) and not isinstance(urls, (str, bytes)):
         if not urls:
             raise ConfigError("base_url is an empty list", field="base_url")
-        if any(isinstance(url, Server) for url in urls):
+        given = [url for url in urls if isinstance(url, Server)]
+        if any(server.api_key is not None or server.headers is not None for server in given):
             raise ConfigError(
-                "base_url is a list of URLs here: openai's api_key goes to each of them", field="base_url"
+                "base_url: a Server has rates alone here: openai's api_key goes to each of them", field="base_url"
             )
-        servers = [str(url) for url in urls]
+        rated = {server.url: server for server in given}
+        servers = [url.url if isinstance(url, Server) else str(url) for url in urls]
         theirs["base_url"] = servers[0]
-    return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles), servers)
+    return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles, rated), servers)
 
 
 class _Clients:
@@ -107,13 +111,20 @@ class _Clients:
         settings: ``BatchClient``'s.
         http_client: the user's own, if given.
         header_roles: the headers that keep calls apart.
+        rated: servers with rates of their own, by URL.
         sharing: counts the calls, also the calls of other clients with the same counter.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], http_client: Any, header_roles: HeaderRoles, sharing: Sharing | None = None
+        self,
+        settings: Mapping[str, Any],
+        http_client: Any,
+        header_roles: HeaderRoles,
+        rated: Mapping[str, Server],
+        sharing: Sharing | None = None,
     ) -> None:
         self.settings = settings
+        self.rated = rated
         self.http_client = http_client
         self.header_roles = header_roles
         self.sharing = sharing or Sharing()
@@ -128,9 +139,9 @@ class _Clients:
     def bear(self, bounds: Bounds | None) -> None:
         """Take the bounds of the first openai client's timeout."""
         self.bounds = bounds
-        http: Http | None = self.settings.get("http")
+        http = self.settings.get("http")
         # Where the client's setting bounds the silence, no call's timeout does.
-        is_calls_own = http is None or http.read_timeout_s is NOT_GIVEN
+        is_calls_own = not isinstance(http, Http) or http.read_timeout_s is NOT_GIVEN
         if is_calls_own and bounds is not None and bounds.read_s is not None:
             self.longest_silence_s = max(bounds.read_s, _LEAST_SILENCE_S)
 
@@ -158,15 +169,15 @@ class _Clients:
     def _make(self, key: _Key) -> BatchClient:
         urls, headers = key
         timeouts = self.bounds.settings(_LEAST_SILENCE_S) if self.bounds is not None else {}
-        http = filled_in(
-            self.settings.get("http"),
-            trust_env=self.http_client is None,
-            **timeouts,
-        )
+        own = {} if self.http_client is None else {"client": self.http_client}
+        http = sending_of(self.settings.get("http"), trust_env=not own, **timeouts, **own)
+        servers = [self._with_rates(url) for url in urls]
         settings = {"retry": _POLICY, **self.settings, "http": http}
-        return BatchClient(
-            urls, headers=dict(headers), http_client=self.http_client, from_environment=False, **settings
-        )
+        return BatchClient(servers, headers=dict(headers), from_environment=False, **settings)
+
+    def _with_rates(self, url: str) -> str | Server:
+        server = self.rated.get(url.partition("?")[0])
+        return url if server is None else replace(server, url=url)
 
     def bridge(self) -> Bridge:
         """The event loop in the background in which blocking calls are made."""
@@ -318,7 +329,7 @@ class Batching:
         given, clients = arguments.get("http_client"), self._clients
         is_first = given is not None and given is not owner._client
         if is_first:
-            clients = _Clients(clients.settings, given, self.header_roles, self.sharing)
+            clients = _Clients(clients.settings, given, self.header_roles, clients.rated, self.sharing)
         batching = Batching(clients, self._servers, is_first=is_first)
         extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": batching}
         return {**arguments, "_extra_kwargs": extra}

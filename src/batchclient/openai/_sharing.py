@@ -45,7 +45,7 @@ class Past(StrEnum):
 
 
 PAGE = "reference/openai.md#why-calls-go-alone"
-_FEWER = " (give a smaller max_tokens, or batching=Batching(alone_above_tokens=…))"
+_FEWER = " (give a smaller max_tokens, or batching=Batching(list_tokens=…, chat_list_tokens=…))"
 WAYS_OUT = {
     "no company": " (make calls at the same time, with equal parameters, through one client)",
     "long output expected": _FEWER,

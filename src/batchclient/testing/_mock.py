@@ -140,13 +140,18 @@ class MockLLM(Assertions):
         Raises:
             ConfigError: a setting is wrong.
         """
+        from batchclient._settings import sending_of
         from batchclient.client import BatchClient
+        from batchclient.options import Http
 
-        wired = {"model": self.model} | ({} if "http_client" in settings else {"transport": self.transport})
-        return BatchClient(settings.pop("base_url", self.base_url), from_environment=False, **(wired | settings))
+        http = settings.get("http")
+        if http is None or isinstance(http, Http):
+            settings["http"] = sending_of(http, transport=self.transport)
+        settings = {"model": self.model, **settings}
+        return BatchClient(settings.pop("base_url", self.base_url), from_environment=False, **settings)
 
     def transport(self, base_url: str = "", headers: Mapping[str, str] | None = None) -> MockTransport:
-        """Return a transport: ``BatchClient(…, transport=mock_llm.transport)``."""
+        """Return a transport: ``BatchClient(…, http=mock_llm.transport)``."""
         from batchclient.testing._transport import MockTransport
 
         del base_url

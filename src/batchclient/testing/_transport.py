@@ -1,6 +1,6 @@
 """A scripted server behind batchclient's own ``Transport``.
 
-The use is ``BatchClient(…, transport=mock_llm.transport)``.
+The use is ``BatchClient(…, http=mock_llm.transport)``.
 
 Rules:
 - Waiting happens in the caller's event loop, by that loop's clock: with ``virtual_clock`` a slow

@@ -77,7 +77,7 @@ class Response:
             for piece in pieces:
                 left -= len(piece)
                 if left < 0:
-                    raise ResponseTooLarge(f"the response is over max_response_bytes={self._most_bytes}")
+                    raise ResponseTooLarge(f"the response has over {self._most_bytes} bytes")
                 if mark is not None and mark.is_anothers(piece):
                     self._may_go_on = False
                     raise misdelivered()

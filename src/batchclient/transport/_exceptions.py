@@ -170,7 +170,7 @@ def _known_cause(error: BaseException, address: str) -> ConnectFailed | None:
         if isinstance(cause, ssl.SSLError) and any(words in str(cause) for words in _NO_CERTIFICATE):
             return CertificateRefused(
                 f"the connection{address} is refused by the server ({cause.reason}): it wants a client's certificate,"
-                " as it seems; http_client=httpx.AsyncClient(verify=…) has one"
+                " as it seems; http=httpx.AsyncClient(verify=…) has one"
             )
         if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
             return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")

@@ -153,7 +153,7 @@ class HttpxConnection(Timed):
         if isinstance(error, BatchClientError) or not is_networks:
             raise error
         if client is not None and isinstance(error, RuntimeError) and client.is_closed:
-            raise ClientClosed("the http_client given to BatchClient was closed") from error
+            raise ClientClosed("the HTTP client given to BatchClient was closed") from error
         if isinstance(error, TimeoutError) and self._way.proxy is not None:
             raise ConnectFailed(f"no connection{self._way.place.address} within the connect timeout") from error
         raise translated(error, self._way.place.address, self._received) from cause_of(error)

@@ -32,7 +32,7 @@ _WHERE = {
 _HELD = {RequestState.QUEUED: ", where {} held it back"}
 _ADVICE = (
     "A job can give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…);"
-    " a service can refuse calls earlier, with a lower max_queued and when_full='raise'"
+    " a service can refuse calls earlier, with a lower max_calls and when_full='raise'"
 )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failed, Request, Shape
+from batchclient._core.messages import NO_RATES, Batch, Failed, RatesPerMinute, Request, Shape
 from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
@@ -50,7 +50,14 @@ class Endpoint:
         name: its base URL as shown, without secrets.
     """
 
-    def __init__(self, number: int, limit: Limit, settings: SchedulerSettings, name: str = "") -> None:
+    def __init__(
+        self,
+        number: int,
+        limit: Limit,
+        settings: SchedulerSettings,
+        name: str = "",
+        rates: RatesPerMinute = NO_RATES,
+    ) -> None:
         self.id = number
         self.name = name
         self.shown_name = name or f"endpoint {number}"
@@ -74,7 +81,7 @@ class Endpoint:
         """Since when free permits are held back, to be granted together; ``None``: no hold."""
         self.pause: Hold | None = None
         """Asked for by a gateway with nothing left of its rate limit."""
-        self.rates: Rates | None = None
+        self.rates: Rates | None = None if rates == NO_RATES else Rates(*rates)
         """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
         self.health = Health()
@@ -88,7 +95,6 @@ class Endpoint:
         """From when on it may be told that refusals hold calls back."""
         self.open: dict[int, Batch] = {}
         """The batches under way, by their ids: the oldest first."""
-        self.set_rates(settings)
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -250,11 +256,6 @@ class Endpoint:
         """Say for how long nothing has come from the server; empty if it is not silent."""
         since = self.life.silent_since
         return "" if since is None else f"nothing came from {self.shown_name} for {seconds(now - since)}"
-
-    def set_rates(self, settings: SchedulerSettings) -> None:
-        """Begin with full buckets."""
-        requests, tokens = settings.requests_per_minute, settings.tokens_per_minute
-        self.rates = None if requests is None and tokens is None else Rates(requests, tokens)
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""

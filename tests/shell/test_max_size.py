@@ -1,4 +1,4 @@
-"""``Batching.size_for`` as a caller gives it."""
+"""``Batching(max_size=function)`` as a caller gives it."""
 
 import anyio
 import pytest
@@ -22,44 +22,46 @@ async def test_the_textbook_table():
         depths.append(queue_depth)
         return 4 if queue_depth < 20 else 16
 
-    assert await sizes(server, make_client(server, batching=Batching(size_for=table), limit=64), 30) == [16, 4, 4, 4, 2]
+    assert await sizes(server, make_client(server, batching=Batching(max_size=table), limit=64), 30) == [16, 4, 4, 4, 2]
     assert depths[0] == 30
 
 
 async def test_it_goes_past_max_list_and_not_past_the_server():
     server = ScriptedTransport()
-    client = make_client(server, batching=Batching(size_for=lambda queue_depth: 10**9, max_size=2), limit=2000)
+    client = make_client(server, batching=Batching(max_size=lambda queue_depth: 10**9), limit=2000)
     assert await sizes(server, client, 1030) == [1024, 6]
 
 
 async def test_one_that_fails_leaves_the_clients_own_rule(caplog):
     server = ScriptedTransport()
     assert await sizes(
-        server, make_client(server, batching=Batching(size_for=lambda queue_depth: 1 // 0, max_size=8), limit=64), 16
-    ) == [8, 8]
+        server,
+        make_client(server, preset="latency", batching=Batching(max_size=lambda queue_depth: 1 // 0), limit=64),
+        32,
+    ) == [16, 16]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize("answer", [None, "8", 8.0, True, [8]], ids=repr)
 async def test_what_is_no_whole_number_is_ignored_and_said_once(answer, caplog):
     server = ScriptedTransport()
-    client = make_client(server, batching=Batching(size_for=lambda queue_depth: answer, max_size=4), limit=64)
+    client = make_client(server, preset="latency", batching=Batching(max_size=lambda queue_depth: answer), limit=64)
     with caplog.at_level("DEBUG", "batchclient"):
-        assert await sizes(server, client, 12) == [4, 4, 4]
-    (record,) = [record for record in caplog.records if record.event == "size_for_failed"]
+        assert await sizes(server, client, 48) == [16, 16, 16]
+    (record,) = [record for record in caplog.records if record.event == "max_size_failed"]
     assert record.levelname == "WARNING"
-    assert f"size_for answers a {type(answer).__name__}, not a whole number" in caplog.text
+    assert f"max_size answers a {type(answer).__name__}, not a whole number" in caplog.text
 
 
 async def test_it_may_fail_now_and_then():
     server = ScriptedTransport()
-    table = Batching(size_for=lambda queue_depth: 2 // (queue_depth != 8), max_size=4)
-    assert await sizes(server, make_client(server, batching=table, limit=64), 16) == [4, 2, 2, 2, 2, 2, 2]
+    table = Batching(max_size=lambda queue_depth: 2 // (queue_depth != 8))
+    assert await sizes(server, make_client(server, batching=table, limit=64), 16) == [8, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("size_for", 16), ("size_for", "16")],
+    [("max_size", 0), ("max_size", "16")],
 )
 async def test_what_they_are_not(field, value):
     with pytest.raises(ConfigError) as caught:
@@ -70,5 +72,5 @@ async def test_what_they_are_not(field, value):
 async def test_they_can_be_changed_while_running():
     server = ScriptedTransport()
     client = make_client(server, limit=64)
-    client.retune(batching=Batching(size_for=lambda queue_depth: 5))
+    client.retune(batching=Batching(max_size=lambda queue_depth: 5))
     assert await sizes(server, client, 10) == [5, 5]

@@ -1,0 +1,80 @@
+"""Checks of single values that a user gives; each names the argument, and none shows the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from batchclient.errors import ConfigError
+
+__all__ = ["check_choice", "check_count", "check_flag", "check_number", "checked", "refused"]
+
+_T = TypeVar("_T")
+
+
+def refused(field: str, why: str) -> ConfigError:
+    """Return the error for an argument, to be raised."""
+    return ConfigError(f"{field}: {why}", field=field)
+
+
+def checked(field: str, check: Callable[[], _T]) -> _T:
+    """Return what a check returns; name the argument where it raises ``ValueError``.
+
+    Raises:
+        ConfigError: the value is wrong.
+    """
+    try:
+        return check()
+    except ValueError as error:
+        why = str(error)
+    # Not raised while that error is handled, which would be its context, with the value in it.
+    raise refused(field, why)
+
+
+def check_number(field: str, value: object, *, above: float | None = None, endless: bool = False) -> None:
+    """Refuse what is no number of at least 0.
+
+    Args:
+        field, value: the argument.
+        above: the number that it must be greater than.
+        endless: whether infinity is taken.
+
+    Raises:
+        ConfigError: the value is wrong.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        is_enough = value >= 0 if above is None else value > above
+        if is_enough and (endless or math.isfinite(value)):
+            return
+    raise refused(field, "a number of at least 0" if above is None else f"a number above {above:g}")
+
+
+def check_count(field: str, value: object) -> None:
+    """Refuse what is no whole number of at least 1.
+
+    Raises:
+        ConfigError: the value is wrong.
+    """
+    if type(value) is not int or value < 1:
+        raise refused(field, "a whole number of at least 1")
+
+
+def check_flag(field: str, value: object) -> None:
+    """Refuse what is neither true nor false.
+
+    Raises:
+        ConfigError: the value is wrong.
+    """
+    if type(value) is not bool:
+        raise refused(field, "True or False")
+
+
+def check_choice(field: str, value: object, choices: Collection[str]) -> None:
+    """Refuse what is none of some words.
+
+    Raises:
+        ConfigError: the value is wrong.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise refused(field, f"one of {', '.join(choices)}")
