@@ -188,10 +188,10 @@ def test_a_refusal_is_the_messages_own_where_others_of_its_model_were_answered_m
 def test_a_refused_key_is_the_messages_fault_where_others_succeed():
     failures = Failures()
     failures.take_answer(None, 0.0)
-    actions = [after(AuthenticationFailed("401"), failures=failures) for _ in range(20)]
+    actions = [after(AuthenticationFailed("403", status=403), failures=failures) for _ in range(20)]
     assert actions == [Action.DEAD_LETTER] * 19 + [Action.STOP]
     failures.take_answer(None, 0.0)
-    assert after(AuthenticationFailed("401"), failures=failures) is Action.DEAD_LETTER
+    assert after(AuthenticationFailed("403", status=403), failures=failures) is Action.DEAD_LETTER
 
 
 def test_messages_wait_for_a_model_that_was_answered():
@@ -199,10 +199,22 @@ def test_messages_wait_for_a_model_that_was_answered():
         failures = Failures()
         failures.take_answer(model, 1.0)
         gone, route = NotFound("404: no such model", attempt=1), NotFound("404: Not Found", attempt=1)
-        assert [after(gone, model, 1.0, 2.0, failures=failures) for _ in range(30)] == [Action.RELEASE] * 30
+        sleeping = BadRequest("400: Model m not found or vLLM engine is sleeping", status=400)
+        too_long = BadRequest("400: This model's maximum context length is 4096 tokens", status=400)
+        for _ in range(30):
+            assert after(gone, model, 1.0, 2.0, failures=failures) is Action.RELEASE
+            assert after(sleeping, model, 1.0, 2.0, failures=failures) is Action.RELEASE
         assert after(route, model, 1.0, 2.0, failures=failures) is Action.DEAD_LETTER
+        assert after(too_long, model, 1.0, 2.0, failures=failures) is Action.DEAD_LETTER
         failures.take_answer(model, 3.0)
         assert after(gone, model, 2.5, 4.0, failures=failures) is Action.DEAD_LETTER
+
+
+def test_a_key_that_is_withdrawn_costs_no_message_and_stops_the_worker():
+    failures, withdrawn = Failures(), AuthenticationFailed("401", status=401)
+    failures.take_answer(None, 1.0)
+    actions = [after(withdrawn, None, 1.0, 2.0, failures=failures) for _ in range(20)]
+    assert actions == [Action.RELEASE] * 19 + [Action.STOP]
 
 
 def test_a_key_that_was_good_and_is_refused_for_too_long_stops_the_worker():

@@ -11,12 +11,14 @@ Rules:
   tried, at growing pauses.
 - A refused key, an unknown model and a certificate may be the worker's fault. Before the worker's
   first answer, and where twenty come in a row, the worker stops; else they are the message's fault.
-- Messages wait for a model that was answered, and is unknown to the servers now.
+- Messages wait for a model that was answered, and that the servers do not know now: 404, 401, or a
+  400 with such words. Where twenty 401s come in a row, the worker stops.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from enum import Enum
 
 from batchclient.errors import (
@@ -39,7 +41,10 @@ _FAILING_AFTER = 8
 """Errors that may pass, in a row, which are no longer the messages' own."""
 _FIRST_REST_S = 0.5
 _LONGEST_REST_S = 8.0
+_UNAUTHORIZED = 401
 _UNAVAILABLE = (503, 529)
+_LOST_MODEL = re.compile(r"\bmodel\b[^.;]{0,256}(not found|does not exist|is sleeping)", re.IGNORECASE)
+"""Words of routers whose worker has gone, with a 400."""
 _MAY_BE_THE_WORKERS = (AuthenticationFailed, NotFound, CertificateRefused)
 _MOST_MODELS = 1024
 
@@ -131,14 +136,13 @@ class Failures:
         if isinstance(error, BadRequest) and error.retryable:
             # Key and model were good, and are refused for longer than calls wait.
             return Action.STOP if isinstance(error, AuthenticationFailed) else Action.RELEASE
+        if isinstance(error, BadRequest) and self._answered_at.get(model, math.inf) <= began_at and _is_lost(error):
+            # The servers load another model, or the same one again; or the key was withdrawn.
+            self._alike += error.status == _UNAUTHORIZED
+            return Action.STOP if self._alike >= _MOST_ALIKE else Action.RELEASE
         if isinstance(error, _MAY_BE_THE_WORKERS):
-            if isinstance(error, NotFound):
-                answered_at = self._answered_at.get(model)
-                if answered_at is not None and answered_at <= began_at and "model" in error.message.lower():
-                    # The servers load another model, or the same one again.
-                    return Action.RELEASE
-                if model is not None:
-                    return Action.DEAD_LETTER
+            if isinstance(error, NotFound) and model is not None:
+                return Action.DEAD_LETTER
             self._alike += 1
             return Action.DEAD_LETTER if self._has_succeeded and self._alike < _MOST_ALIKE else Action.STOP
         if not isinstance(error, BatchClientError) or not error.retryable:
@@ -148,3 +152,10 @@ class Failures:
             return Action.LEAVE if is_own else Action.RELEASE
         was_not_sent = isinstance(error, ConnectFailed) or (error.attempt == 0 and not isinstance(error, RemoteError))
         return Action.RELEASE if was_not_sent else Action.LEAVE
+
+
+def _is_lost(error: BadRequest) -> bool:
+    """Whether an error says that the model, or the key for it, is not there any more."""
+    if isinstance(error, NotFound):
+        return "model" in error.message.lower()
+    return error.status == _UNAUTHORIZED or bool(_LOST_MODEL.search(error.message))
