@@ -67,7 +67,7 @@ def test_a_rate_is_the_difference_of_two_pages(width):
 
 
 def test_a_worker_is_shown():
-    worker = WorkerNumbers({"results": 1234, "dead": 3, "left": 0}, pending=8, lag=40, renewals=5)
+    worker = WorkerNumbers({"results": 1234, "dead": 3, "left": 0}, pending=8, lag=40, renewals=5, durations={})
     made = page_of(Snapshot(MockLLM().client().statistics(), 100.0, "balanced", 0.5, 0.02, worker=worker))
     assert "worker 40 messages wait · 8 held · 1,234 results · 3 dead · 0 left" in drawn(
         80, Page(json.loads(made), 10.0)

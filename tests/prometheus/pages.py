@@ -118,6 +118,8 @@ def of_a_worker():
                 pages = []
                 for number in (1, 2):
                     counts.messages.update(results=number, dead=number)
+                    for recorder in counts.durations.values():
+                        recorder.observe(number)
                     counts.waiting["stream", "group"] = Waiting(number, 9)
                     pages.append(await asyncio.to_thread(fetched, server.url + "/metrics"))
                 return tuple(pages)

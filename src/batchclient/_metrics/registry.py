@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, Histogram
 from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient._metrics.job import JobNumbers
 from batchclient._metrics.snapshots import Snapshot
+from batchclient._metrics.worker import WorkerNumbers
 
 __all__ = ["METRICS", "PREFIX", "STATES", "Metric", "Sample", "View"]
 
@@ -149,45 +151,16 @@ def _tenant_tokens(view: View) -> Iterable[Sample]:
         yield (tenant, "completion"), completion
 
 
-def _job_rows(view: View) -> Iterable[Sample]:
-    job = view.snapshot.job
-    if job is not None:
-        yield from [(("answered",), job.answered), (("failed",), job.failed), (("reused",), job.reused)]
+def _of_job(read: Callable[[JobNumbers], Iterable[Sample]]) -> Callable[[View], Iterable[Sample]]:
+    return lambda view: [] if view.snapshot.job is None else read(view.snapshot.job)
 
 
-def _job_rows_expected(view: View) -> Iterable[Sample]:
-    job = view.snapshot.job
-    return [] if job is None or job.expected is None else [((), job.expected)]
+def _of_worker(read: Callable[[WorkerNumbers], Iterable[Sample]]) -> Callable[[View], Iterable[Sample]]:
+    return lambda view: [] if view.snapshot.worker is None else read(view.snapshot.worker)
 
 
-def _job_commits(view: View) -> Iterable[Sample]:
-    job = view.snapshot.job
-    return [] if job is None or job.commits is None else [((), job.commits)]
-
-
-def _worker_messages(view: View) -> Iterable[Sample]:
-    worker = view.snapshot.worker
-    return [] if worker is None else [((outcome,), count) for outcome, count in worker.messages.items()]
-
-
-def _worker_pending(view: View) -> Iterable[Sample]:
-    worker = view.snapshot.worker
-    return [] if worker is None else [((), worker.pending)]
-
-
-def _worker_lag(view: View) -> Iterable[Sample]:
-    worker = view.snapshot.worker
-    return [] if worker is None or worker.lag is None else [((), worker.lag)]
-
-
-def _worker_durations(view: View) -> Iterable[Sample]:
-    worker = view.snapshot.worker
-    return [] if worker is None else [((outcome,), histogram) for outcome, histogram in worker.durations.items()]
-
-
-def _worker_renewals(view: View) -> Iterable[Sample]:
-    worker = view.snapshot.worker
-    return [] if worker is None else [((), worker.renewals)]
+def _if_known(number: float | Histogram | None) -> Iterable[Sample]:
+    return [] if number is None else [((), number)]
 
 
 def _info(view: View) -> Iterable[Sample]:
@@ -316,33 +289,38 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "job_rows", "gauge", "rows", ("state",),
-        "Rows that a job has handed to its output: answered and failed ones of this run, and reused ones.", _job_rows,
+        "Rows that a job has handed to its output: answered and failed ones of this run, and reused ones.",
+        _of_job(lambda job: [((state,), getattr(job, state)) for state in ("answered", "failed", "reused")]),
     ),
     Metric(
         "job_rows_total_expected", "gauge", "rows", (),
-        "Rows of a job's input, once they are counted.", _job_rows_expected,
+        "Rows of a job's input, once they are counted.", _of_job(lambda job: _if_known(job.expected)),
     ),
     Metric(
         "job_commit_duration_seconds", "histogram", "seconds", (),
-        "Time of a commit of rows to a job's journal.", _job_commits,
+        "Time of a commit of rows to a job's journal.", _of_job(lambda job: _if_known(job.commits)),
     ),
     Metric(
         "worker_messages_total", "counter", "messages", ("outcome",),
         "Messages of a worker: results, dead letters, and those left to their lease, handed back or lost.",
-        _worker_messages,
+        _of_worker(lambda worker: [((outcome,), count) for outcome, count in worker.messages.items()]),
     ),
     Metric(
         "worker_message_duration_seconds", "histogram", "seconds", ("outcome",),
-        "Time from the delivery of a message to its stored result or dead letter.", _worker_durations,
+        "Time from the delivery of a message to its stored result or dead letter.",
+        _of_worker(lambda worker: [((outcome,), histogram) for outcome, histogram in worker.durations.items()]),
     ),
     Metric(
-        "worker_pending", "gauge", "messages", (), "Messages that workers of the group have.", _worker_pending,
+        "worker_pending", "gauge", "messages", (), "Messages that workers of the group have.",
+        _of_worker(lambda worker: _if_known(worker.pending)),
     ),
     Metric(
-        "worker_lag", "gauge", "messages", (), "Messages that no worker of the group has had.", _worker_lag,
+        "worker_lag", "gauge", "messages", (), "Messages that no worker of the group has had.",
+        _of_worker(lambda worker: _if_known(worker.lag)),
     ),
     Metric(
-        "worker_lease_renewals_total", "counter", "leases", (), "Leases that a worker has renewed.", _worker_renewals,
+        "worker_lease_renewals_total", "counter", "leases", (), "Leases that a worker has renewed.",
+        _of_worker(lambda worker: _if_known(worker.renewals)),
     ),
     Metric(
         "event_loop_lag_seconds", "gauge", "seconds", (), "How long the event loop left the last scrape waiting.",

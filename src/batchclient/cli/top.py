@@ -38,7 +38,8 @@ from batchclient.transport.http import HttpTransport
 __all__ = ["top"]
 
 _EVERY_S = 0.25
-PATIENCE_S = 3.0
+PATIENCE_S = 10.0
+"""On a busy machine, too, where the first page waits for the libraries that are imported for it."""
 _WINDOW_S = 5.0
 """Rates are over so long, seconds."""
 _PATH = "/statistics"
