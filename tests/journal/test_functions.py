@@ -147,15 +147,15 @@ async def test_equal_rows_and_equal_calls_have_answers_of_their_own(path):
 
 
 async def test_an_answer_is_given_at_once_and_a_row_once_its_answers_are_on_the_disk(path, monkeypatch):
-    may_write, append, written = threading.Event(), HeldJournal.append, []
+    may_sync, sync, synced = threading.Event(), HeldJournal.sync, []
 
-    def waiting(self, lines):
-        assert len(lines) == 1 and lines[0].startswith(b'{"batchclient"') or may_write.wait(20)
-        place = append(self, lines)
-        written.extend(lines)
-        return place
+    def waiting(self):
+        lines = path.read_bytes().splitlines()[1:]
+        assert not lines or may_sync.wait(20)
+        sync(self)
+        synced[:] = lines
 
-    monkeypatch.setattr(HeldJournal, "append", waiting)
+    monkeypatch.setattr(HeldJournal, "sync", waiting)
     server = ScriptedTransport()
     async with make_client(server, limit=4) as client:
         results = client.run(review, ROWS, journal=path)
@@ -165,13 +165,13 @@ async def test_an_answer_is_given_at_once_and_a_row_once_its_answers_are_on_the_
             await server.arrived(1)
             while len(sent_prompts(server)) < 15:
                 await anyio.sleep(0.001)
-            assert not written[1:]
-            may_write.set()
+            assert not synced
+            may_sync.set()
 
         async with anyio.create_task_group() as group:
             group.start_soon(let_write)
             async for result in results:
-                assert sum(f'"id":"{result.id}"'.encode() in line for line in written) == 2 + int(result.id) % 2
+                assert sum(f'"id":"{result.id}"'.encode() in line for line in synced) == 2 + int(result.id) % 2
 
 
 async def test_errors_for_good_are_kept_and_raised_again_others_asked_again(path):

@@ -30,8 +30,9 @@ from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs.inputs import shown
-from batchclient.jobs.output import Output, sync_folder
+from batchclient.jobs.output import Output
 from batchclient.journal.held import HeldJournal
+from batchclient.journal.place import sync_folder
 from batchclient.journal.rows import MAY_BE_TRIED
 from batchclient.journal.settings import Journal
 
@@ -123,7 +124,8 @@ def kept_by(
         output.look()
         if new is not None and Kept(new, place, options, output, source).is_renamed:
             # The run before was killed between its renames.
-            _rename(fresh, place)
+            fresh.replace(place)
+            sync_folder(place.parent)
             stack.close()
             old, new, is_new = open_at(place), None, False
         if is_new and new is None and old is not None:
@@ -181,11 +183,6 @@ def _discard(held: HeldJournal) -> None:
     with held.path.open("rb") as file:
         if not any(line.startswith(b'{"key"') for line in file):
             held.path.unlink()
-
-
-def _rename(fresh: Path, place: Path) -> None:
-    fresh.replace(place)
-    sync_folder(place.parent)
 
 
 def _real(path: Path) -> str:
@@ -448,7 +445,6 @@ class Kept:
             if self._old is not None:
                 self._old.close()
             self.journal.move(self.place)
-            sync_folder(self.place.parent)
             self._fresh = self._old = None
 
     @property

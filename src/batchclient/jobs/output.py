@@ -36,8 +36,9 @@ from batchclient.errors import ConfigError
 from batchclient.jobs.forms import BESIDE, Work
 from batchclient.jobs.source import in_thread
 from batchclient.journal.lease import System
+from batchclient.journal.place import sync_folder
 
-__all__ = ["Output", "reason_of", "sync", "sync_folder"]
+__all__ = ["Output", "reason_of"]
 
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
@@ -350,7 +351,7 @@ class Output:
             finally:
                 os.close(file)
             self.checksum = _checksum_of(self.part)
-        sync(self._file)
+        _sync(self._file)
 
     def _check(self) -> None:
         with suppress(ConfigError):  # a link
@@ -428,20 +429,10 @@ def reason_of(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def sync(file: int) -> None:
-    """Wait until a file is on the disk, where the file system can tell."""
+def _sync(file: int) -> None:
+    """Wait until a file is on the disk itself, where the file system can tell."""
     try:
-        os.fsync(file)
+        System().sync(file)
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until a folder's names are on the disk, where the file system can tell."""
-    with suppress(OSError):
-        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

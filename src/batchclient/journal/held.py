@@ -33,7 +33,16 @@ from batchclient._shell.log import log
 from batchclient.errors import ConfigError
 from batchclient.journal.lease import Lease, LeaseFile, System, Times, leaving
 from batchclient.journal.lines import fields_in, is_whole, line_of
-from batchclient.journal.place import OF_THE_PLACE, JournalInUse, JournalLost, is_at, open_regular, take, write_all
+from batchclient.journal.place import (
+    OF_THE_PLACE,
+    JournalInUse,
+    JournalLost,
+    is_at,
+    open_regular,
+    sync_folder,
+    take,
+    write_all,
+)
 from batchclient.journal.rows import Record, record_in
 from batchclient.journal.settings import Journal
 
@@ -355,6 +364,7 @@ class HeldJournal:
             self._checked_lease().move(path)
             self.path.replace(path)
             self.path = path
+            sync_folder(path.parent)
 
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""

@@ -21,7 +21,7 @@ from batchclient.errors import ConfigError, JournalFailed
 from batchclient.journal.lease import CAREFULLY, Lease, LeaseFile, Watch, leaving
 from batchclient.journal.settings import Journal
 
-__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_regular", "take", "write_all"]
+__all__ = ["OF_THE_PLACE", "JournalInUse", "JournalLost", "is_at", "open_regular", "sync_folder", "take", "write_all"]
 
 _TO_READ = os.O_RDONLY | CAREFULLY
 _TO_WRITE = os.O_RDWR | os.O_APPEND | CAREFULLY
@@ -102,7 +102,7 @@ def _go_on_in_copy(file: int, path: Path, lease: LeaseFile, line: bytes | None, 
             raise JournalInUse(f"journal: {path} is taken over by another process", field="journal")
         lease.system.lock(copy)
         name.rename(path)
-        _sync_folder(path)
+        sync_folder(path.parent)
     except BaseException:
         if copy >= 0:
             os.close(copy)
@@ -126,7 +126,7 @@ def _open(journal: Journal) -> int:
         if not journal.resume:
             raise ConfigError(f"journal: {path} is there, and resume=False refuses it", field="resume") from None
         return open_regular(path, _TO_WRITE)
-    _sync_folder(path)
+    sync_folder(path.parent)
     return file
 
 
@@ -164,10 +164,11 @@ def write_all(file: int, data: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some mounts sync files alone
+def sync_folder(path: Path) -> None:
+    """Wait until a folder's names are on the disk, where the file system can tell."""
+    with suppress(OSError):  # some mounts sync files alone
+        folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             os.fsync(folder)
-    finally:
-        os.close(folder)
+        finally:
+            os.close(folder)
