@@ -129,8 +129,9 @@ async def test_the_params_of_a_row_are_its_calls_however_it_came_into_the_stream
         assert worker.statistics().dead == 0
         for of_one in bodies.values():
             assert of_one[0] == of_one[1] == of_one[2]
-        with pytest.raises(ConfigError, match="message 1: prompt is given twice|message 1: .*max_tokens"):
-            await enqueue(bench.redis, [{"prompt": "a", "params": {"max_tokens": "x"}}])
+        for refused in ({"params": {"max_tokens": "x"}}, {"max_tokens": "x"}, {"stream": True}, {"tenant": "t" * 257}):
+            with pytest.raises(ConfigError, match="message 1: (max_tokens|stream|tenant) is "):
+                await enqueue(bench.redis, [{"prompt": "a", **refused}])
 
 
 async def test_results_that_do_not_come(shared_server):

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from batchclient import RowCall, read_call
 from batchclient.errors import ConfigError
+from batchclient.rows import check_call
 from batchclient.types import NOT_GIVEN
 
 __all__ = ["BadMessage", "Message", "Outcome", "identity_in", "read_message", "write_json", "write_message"]
@@ -145,7 +146,9 @@ def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
         fields["body"] = _encode(body).encode()
     except (TypeError, ValueError, RecursionError):
         raise BadMessage("the message cannot be written as JSON") from None
-    read_message("0-0", {name.encode(): value for name, value in fields.items()})
+    read = read_message("0-0", {name.encode(): value for name, value in fields.items()})
+    # What the worker's client would refuse is refused here.
+    check_call(RowCall(read.call, read.item, read.params, read.model, priority=read.priority), tenant=read.tenant)
     return fields
 
 
