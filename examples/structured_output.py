@@ -7,7 +7,7 @@ import asyncio
 
 from pydantic import BaseModel, Field
 
-from batchclient import AnswerInvalid, BatchClient, Batching
+from batchclient import AnswerInvalid, BatchClient, Batching, Repair
 from batchclient.simulator import EmbeddedServer
 
 
@@ -25,7 +25,7 @@ async def main(base_url: str) -> None:
     async with BatchClient(base_url, batching=Batching(chat_list_tokens=64)) as client:
         # The server gets the model's JSON schema, and each answer is checked against the model here.
         # An answer that does not fit is asked for once more; then the row fails.
-        rows = client.stream_map(texts, ask, max_tokens=60, response_model=Invoice, retry_invalid=1)
+        rows = client.stream_map(texts, ask, max_tokens=60, response_model=Invoice, repair=Repair(invalid=1))
         invoices = [row.answer.parsed async for row in rows if row.answer]
         print(f"{len(invoices)} invoices in {client.statistics().batches} requests, one of them: {invoices[0]!r}")
 

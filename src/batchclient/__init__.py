@@ -53,6 +53,7 @@ from batchclient.errors import (
     TooManyBadRows,
     TransportError,
 )
+from batchclient.maps import RowStream
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
 from batchclient.stream import Stream
 from batchclient.types import (
@@ -74,19 +75,21 @@ from batchclient.types import (
 
 if TYPE_CHECKING:
     from batchclient._client.functions import RowClient
+    from batchclient._maps.repairs import Repair
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
     from batchclient.price import Price
     from batchclient.rows import RowCall, read_call
-    from batchclient.sync import SyncBatchClient, SyncStream
+    from batchclient.sync import SyncBatchClient, SyncRowStream, SyncStream
 
 _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Queue", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
+    "Repair": "batchclient._maps.repairs",
     "RowClient": "batchclient._client.functions",
     **dict.fromkeys(("RowCall", "read_call"), "batchclient.rows"),
-    **dict.fromkeys(("SyncBatchClient", "SyncStream"), "batchclient.sync"),
+    **dict.fromkeys(("SyncBatchClient", "SyncRowStream", "SyncStream"), "batchclient.sync"),
 }
 """Names imported when first asked for: an import of the package takes 7 % less time."""
 
@@ -153,10 +156,12 @@ __all__ = [
     "RateLimited",
     "ReadTimedOut",
     "RemoteError",
+    "Repair",
     "ResponseTooLarge",
     "RetryPolicy",
     "RowCall",
     "RowClient",
+    "RowStream",
     "Score",
     "Server",
     "ServerFault",
@@ -165,6 +170,7 @@ __all__ = [
     "Statistics",
     "Stream",
     "SyncBatchClient",
+    "SyncRowStream",
     "SyncStream",
     "Telemetry",
     "TenacityRetry",

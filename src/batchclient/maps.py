@@ -33,6 +33,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -57,7 +58,7 @@ from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
 from batchclient.health import Health
-from batchclient.types import AnswerT, MapResult
+from batchclient.types import AnswerT, MapProgress, MapResult
 
 if TYPE_CHECKING:
     from batchclient._maps.fail_if import FailIf
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from batchclient._maps.repairs import Repairs
     from batchclient.journal.rows import Record
 
-__all__ = ["Finish", "Map", "Row"]
+__all__ = ["Finish", "Map", "Row", "RowStream", "map_of"]
 
 _BACK_AT_ONCE = 512
 """Rows that come back from aside together, at most."""
@@ -74,8 +75,55 @@ _BACK_AT_ONCE = 512
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
 
+class RowStream(AsyncIterator[MapResult[AnswerT]]):
+    """The rows of ``stream_map`` or ``run``, as an async iterator and an async context manager.
+
+    Leaving it, by ``aclose()``, the end of ``async with`` or a ``break`` that drops it, cancels
+    what is under way.
+    """
+
+    __slots__ = ("__weakref__", "_rows")
+
+    def __init__(self, rows: Map[AnswerT]) -> None:
+        self._rows = rows
+
+    def __repr__(self) -> str:
+        return f"<RowStream{repr(self._rows)[4:]}"
+
+    def __aiter__(self) -> RowStream[AnswerT]:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, MapResult[AnswerT]]:
+        return self._rows.__anext__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def health(self) -> Mapping[Health, int]:
+        """How many answers so far are of each health; as ``MapResults`` has them at the end."""
+        return self._rows.health
+
+    @property
+    def counts(self) -> MapProgress:
+        """How far it is now; as ``progress`` is told."""
+        return self._rows.progress()
+
+    async def aclose(self) -> None:
+        """Cancel every open call; wait for the journal's last commit. Safe to call twice."""
+        await self._rows.aclose()
+
+
+def map_of(rows: RowStream[AnswerT]) -> Map[AnswerT]:
+    """Return what is behind: for the commands, which count, and end in other ways."""
+    return rows._rows
+
+
 class Map(AsyncIterator[MapResult[AnswerT]]):
-    """The rows of one map, as an async iterator. See ``BatchClient.stream_map``."""
+    """The rows of one map, behind a ``RowStream``."""
 
     def __init__(
         self,
@@ -108,6 +156,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """The variables of whoever has begun the map: a row may be sent from another task."""
         self._read = 0
         self._yielded = 0
+        self._began_at = 0.0
         self._turn_ends = math.inf
         self._may_read = True
         """Whether documents are read before a row that is ready is handed out."""
@@ -266,10 +315,22 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Times of the journal's commits, seconds; ``None``: there is no journal."""
         return None if self._journaled is None else self._journaled.commits.snapshot()
 
-    @property
-    def invalid(self) -> int:
-        """Answers that did not fit ``response_model``, whether they were asked again or not."""
-        return self.repairs.invalid
+    def progress(self) -> MapProgress:
+        """How far the map is."""
+        rows, runner = self.counts, self._runner
+        return MapProgress(
+            read=rows.read,
+            answered=rows.answered,
+            failed=rows.failed,
+            reused=rows.reused,
+            damaged=rows.damaged,
+            in_flight=0 if runner is None else runner.core.statistics().in_flight,
+            limit=0 if runner is None else runner.core.total_limit,
+            prompt_tokens=rows.prompt_tokens,
+            completion_tokens=rows.completion_tokens,
+            seconds=0.0 if runner is None else runner.backend.now() - self._began_at,
+            invalid=rows.invalid,
+        )
 
     @property
     def all_ended(self) -> bool:
@@ -379,7 +440,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         else:
             assert source is not None
             self._iterator = iter(source)
-        self._runner = runner
+        self._runner, self._began_at = runner, runner.backend.now()
         runner.maps.add(self)
         if self._ticker is not None:
             self._ticker.start(runner)
@@ -431,7 +492,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def _resume(self, row: Row, kept: Record) -> bool:
         """Go on with a row that a journal has cut off; return whether there is a way."""
         assert self._runner is not None, "a row that is looked up is read"
-        if not self.repairs.retry_truncated or kept.health != "truncated":
+        if not self.repairs.goes_on or kept.health != "truncated":
             return False
         request = self.repairs.resume(row, kept.completion, self._runner)
         if request is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from batchclient._maps.repairs import Repair
     from batchclient.journal import HeldJournal, Journal
     from batchclient.types import MapProgress
 
@@ -482,9 +483,7 @@ class _Validated(TypedDict, total=False):
     """The arguments of maps whose answers are texts; see ``BatchClient.batch_map``."""
 
     response_model: "type[BaseModel] | None"
-    retry_invalid: int
-    retry_truncated: int
-    max_tokens_at_most: int | None
+    repair: "Repair | None"
 
 
 class CompletionMapParams(_MapArguments, _Validated, CompletionParams, total=False):

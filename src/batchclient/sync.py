@@ -11,18 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
+from batchclient._client.map_methods import MapJob
 from batchclient._maps.arrow import ArrowTable, documents_of
+from batchclient._maps.repairs import Repair
 from batchclient._maps.results import Results, check_documents
-from batchclient._maps.row_calls import RowForm, RowParams
+from batchclient._maps.row_calls import RowCall, RowForm, RowParams
 from batchclient._threads.bridge import Bridge
-from batchclient._threads.iterators import Feed, SyncMap, SyncStream
+from batchclient._threads.iterators import Feed, SyncRowStream, SyncStream
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
-from batchclient.maps import Map
+from batchclient.maps import Map, map_of
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
-__all__ = ["SyncBatchClient", "SyncStream"]
+__all__ = ["SyncBatchClient", "SyncRowStream", "SyncStream"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -280,7 +283,7 @@ class SyncBatchClient:
     def batch_map(
         self,
         docs: Iterable[Any] | ArrowTable,
-        prompt: None = None,
+        prompt: Callable[[Any], RowCall] | None = None,
         *,
         rows: RowForm | None = None,
         row_params: RowParams | None = None,
@@ -304,9 +307,7 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
-        retry_invalid: int = 0,
-        retry_truncated: int = 0,
-        max_tokens_at_most: int | None = None,
+        repair: Repair | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
@@ -320,8 +321,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, retry_invalid, retry_truncated, max_tokens_at_most,
-                fail_if, params: as for ``BatchClient.batch_map``.
+                look_ahead, response_model, repair, fail_if, params: as for
+                ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -332,11 +333,12 @@ class SyncBatchClient:
             BatchMapFailed, TooManyBadRows, ConfigError, BatchClientError: as
                 ``BatchClient.batch_map``.
         """
-        answered = self._make_map(
-            docs, prompt, rows, row_params, call, False, model, timeout_s, priority, tenant, look_ahead,
-            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
-            "batch_map",
+        job = MapJob(
+            "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
+            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
+        answered = self._make_map(job)
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
                 pass
@@ -347,11 +349,11 @@ class SyncBatchClient:
         except TooManyBadRows as error:
             raise results.into(error, answered.health) from None
         except Exception as error:
-            if error is not answered.source_error:
+            if error is not answered._source.source_error:
                 raise
         finally:
             answered.close()
-        return results.all(answered.health, answered.source_error)
+        return results.all(answered.health, answered._source.source_error)
 
     @overload
     def stream_map(
@@ -362,7 +364,7 @@ class SyncBatchClient:
         call: Literal["complete"] = "complete",
         ordered: bool = False,
         **params: Unpack[CompletionMapParams],
-    ) -> SyncMap[Completion]: ...
+    ) -> SyncRowStream[Completion]: ...
 
     @overload
     def stream_map(
@@ -373,7 +375,7 @@ class SyncBatchClient:
         call: Literal["chat"],
         ordered: bool = False,
         **params: Unpack[ChatMapParams],
-    ) -> SyncMap[Completion]: ...
+    ) -> SyncRowStream[Completion]: ...
 
     @overload
     def stream_map(
@@ -384,7 +386,7 @@ class SyncBatchClient:
         call: Literal["embed"],
         ordered: bool = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> SyncMap[Embedding]: ...
+    ) -> SyncRowStream[Embedding]: ...
 
     @overload
     def stream_map(
@@ -395,20 +397,20 @@ class SyncBatchClient:
         call: Literal["classify"],
         ordered: bool = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> SyncMap[Classification]: ...
+    ) -> SyncRowStream[Classification]: ...
 
     @overload
     def stream_map(
         self,
         docs: Iterable[Any] | ArrowTable,
-        prompt: None = None,
+        prompt: Callable[[Any], RowCall] | None = None,
         *,
         rows: RowForm | None = None,
         row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         **params: Any,
-    ) -> SyncMap[Any]: ...
+    ) -> SyncRowStream[Any]: ...
 
     def stream_map(
         self,
@@ -425,14 +427,12 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
-        retry_invalid: int = 0,
-        retry_truncated: int = 0,
-        max_tokens_at_most: int | None = None,
+        repair: Repair | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> SyncMap[Any]:
+    ) -> SyncRowStream[Any]:
         """Make one call per document and yield the results as they come.
 
         ``docs`` and a ``prompt`` that is a function run in the thread that takes the results,
@@ -442,8 +442,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-                response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params:
-                as for ``BatchClient.stream_map``.
+                response_model, repair, fail_if, params: as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -452,31 +451,26 @@ class SyncBatchClient:
         Raises:
             ConfigError: an argument is wrong.
         """
-        return self._make_map(
-            docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
-            "stream_map",
+        job = MapJob(
+            "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
+            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
+        return self._make_map(job)
 
-    def _make_map(
-        self, docs: Iterable[Any] | ArrowTable, prompt: str | Callable[[Any], Any] | None, *arguments: Any
-    ) -> SyncMap[Any]:
-        """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``rows`` on."""
-        documents, feed = _fed(docs, "docs")
-        rows = self._bridge.ask(
-            self._client._make_map,
-            feed,
-            feed.take_prompt if callable(prompt) else prompt,
-            *arguments,
-        )
-        return self._taken(rows, feed, documents, prompt if callable(prompt) else None)
+    def _make_map(self, job: MapJob) -> SyncRowStream[Any]:
+        """Make the map of ``BatchClient``; its documents and its prompt function stay in this thread."""
+        documents, feed = _fed(job.docs, "docs")
+        prompt = job.prompt if callable(job.prompt) else None
+        fed = replace(job, docs=feed, prompt=job.prompt if prompt is None else feed.take_prompt)
+        return self._taken(self._bridge.ask(self._client._make_map, fed), feed, documents, prompt)
 
     def _taken(
         self, rows: Map[_T], feed: Feed, documents: Iterable[Any], prompt: Callable[[Any], Any] | None
-    ) -> SyncMap[_T]:
+    ) -> SyncRowStream[_T]:
         if isinstance(documents, (list, tuple)):
             rows.keep_documents()
-        return SyncMap(self._bridge, rows, feed, documents, prompt)
+        return SyncRowStream(self._bridge, rows, feed, documents, prompt)
 
     def run(
         self,
@@ -487,7 +481,7 @@ class SyncBatchClient:
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
-    ) -> SyncMap[_T]:
+    ) -> SyncRowStream[_T]:
         """Call a function of each row, and yield what it returns as it comes.
 
         As ``BatchClient.run``, whose docstring says that side effects happen again. ``rows`` are
@@ -509,7 +503,7 @@ class SyncBatchClient:
         begun = self._bridge.ask(
             self._client.run, function, feed, ordered=ordered, fail_if=fail_if, journal=journal, progress=progress
         )
-        return self._taken(begun, feed, documents, None)
+        return self._taken(map_of(begun), feed, documents, None)
 
     # The end -------------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from batchclient import (
     ConfigError,
     Journal,
     JournalFailed,
+    Repair,
     ServerFault,
     SyncBatchClient,
 )
@@ -33,6 +34,7 @@ from batchclient._maps.progress import Counts
 from batchclient.health import no_answers
 from batchclient.journal.held import HeldJournal, JournalInUse
 from batchclient.simulator import EmbeddedServer
+from batchclient.maps import map_of
 
 ALONE = {"batching": Batching(max_size=1), "retry": Backoff(max_attempts=1)}
 
@@ -341,7 +343,7 @@ async def test_a_map_counts_its_rows_and_their_tokens_once(path):
             rows = client.stream_map(["a", "b", "c"], "Say: {}", journal=path)
             async for _row in rows:
                 pass
-            counted.append(rows.counts)
+            counted.append(map_of(rows).counts)
     tokens = {"prompt_tokens": 12, "completion_tokens": 4}
     health = {**no_answers(), "truncated": 2}
     assert counted[0] == Counts(read=3, answered=2, failed=1, health=health, **tokens)
@@ -561,7 +563,7 @@ async def test_a_row_that_was_asked_again_is_written_once_and_parsed_again(path)
         return Reply(chunks=[body])
 
     server = ScriptedTransport(saying(b"town"), saying(b"city"))
-    arguments = {"client": ALONE, "response_model": Place, "retry_invalid": 1, "max_tokens": 3}
+    arguments = {"client": ALONE, "response_model": Place, "repair": Repair(invalid=1), "max_tokens": 3}
     first, _ = await run_job(["x"], path, server=server, **arguments)
     assert first[0].answer.choices[0].parsed == Place(city="Rome")
     assert [(record["state"], record["attempts"]) for record in look(path)] == [("answered", 2)]

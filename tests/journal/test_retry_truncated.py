@@ -1,4 +1,4 @@
-"""Maps with ``retry_truncated``: an answer that was cut off goes on, or is asked for anew, and a job that was killed goes on with it."""
+"""Maps with ``Repair(truncated=…)``: an answer that was cut off goes on, or is asked for anew, and a job that was killed goes on with it."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tests.seams import connected
 from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client
 
-from batchclient import AnswerInvalid, Batching, ConfigError, SyncBatchClient
+from batchclient import AnswerInvalid, Batching, ConfigError, Repair, SyncBatchClient
 from batchclient.health import no_answers
 
 LIBRARIES = ("asyncio",)
@@ -66,12 +66,15 @@ class Teller(ScriptedTransport):
         return Reply(chunks=[json.dumps({"choices": [choice], "usage": usage if self.counts else None}).encode()])
 
 
-async def mapped(server, documents=("Who?",), retry_truncated=2, dialect=None, **arguments):
+async def mapped(
+    server, documents=("Who?",), truncated=2, dialect=None, max_tokens_in_all=None, invalid=0, **arguments
+):
     """Map the documents one by one; return the rows and the client's counts."""
     arguments = {"max_tokens": 8, "ordered": True, **arguments}
     async with make_client(server, limit=1, batching=Batching(max_size=1), dialect=dialect) as client:
         prompt = arguments.pop("prompt", lambda document: document)
-        rows = client.stream_map(documents, prompt, retry_truncated=retry_truncated, **arguments)
+        repair = Repair(invalid, truncated, max_tokens=max_tokens_in_all)
+        rows = client.stream_map(documents, prompt, repair=repair, **arguments)
         return [row async for row in rows], client.statistics()
 
 
@@ -121,7 +124,7 @@ async def test_what_ended_below_the_bound_asked_for_is_not_asked_again(call, tmp
     for most in (None, 8000):
         server, path = Full(length=9), tmp_path / f"{most}.journal"
         document = "Who?" if call == "complete" else [{"role": "user", "content": "Who?"}]
-        arguments = {"max_tokens": 1000, "max_tokens_at_most": most, "dialect": "vllm", "call": call, "journal": path}
+        arguments = {"max_tokens": 1000, "max_tokens_in_all": most, "dialect": "vllm", "call": call, "journal": path}
         for _ in range(2):
             (row,), statistics = await mapped(server, [document], 3, **arguments)
             assert (row.answer.health, row.answer.text.split()) == ("truncated", [str(place) for place in range(9)])
@@ -148,7 +151,7 @@ async def test_a_server_that_begins_another_message_is_asked_anew_in_the_same_tr
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE}
     server = Teller(None, Reply(chunks=[json.dumps(body).encode()]))
     chat = [{"role": "user", "content": "Who?"}]
-    (row,), counts = await mapped(server, [chat], 1, max_tokens_at_most=40, dialect="vllm", call="chat")
+    (row,), counts = await mapped(server, [chat], 1, max_tokens_in_all=40, dialect="vllm", call="chat")
     assert (row.answer.text, row.health, server.bounds) == (STORY, "ok", [8, 32, 40])
     assert (counts.regained_tokens, counts.wasted_tokens) == (0, 13 + USAGE["total_tokens"])
 
@@ -211,7 +214,7 @@ async def test_the_first_chat_of_a_client_goes_on_and_so_does_a_journal_s(path):
         async with client:
             made = [
                 client.batch_map(
-                    [chat], lambda row: row, call="chat", max_tokens=8, retry_truncated=first, journal=journal
+                    [chat], lambda row: row, call="chat", max_tokens=8, repair=Repair(truncated=first), journal=journal
                 )
                 for _ in range(maps)
             ]
@@ -254,12 +257,12 @@ async def test_the_row_has_what_came_where_going_on_fails():
 async def test_there_are_no_more_tokens_than_the_bound():
     for most, bounds, health in ((12, [8, 4], "truncated"), (8, [8], "truncated"), (30, [8, 22], "ok")):
         server = Teller()
-        (row,), _ = await mapped(server, retry_truncated=1, max_tokens_at_most=most)
+        (row,), _ = await mapped(server, truncated=1, max_tokens_in_all=most)
         assert (server.bounds, row.health) == (bounds, health)
 
 
 async def test_nor_where_the_server_counts_no_tokens(path):
-    arguments = {"retry_truncated": 3, "max_tokens_at_most": 40}
+    arguments = {"truncated": 3, "max_tokens_in_all": 40}
     chat = {"document": [{"role": "user", "content": "Who?"}], "call": "chat"}
     for more, bounds in (({}, [8, 8, 16, 8]), (chat, [8, 16, 32, 40])):
         server, more = Teller(length=50, counts=False), dict(more)
@@ -267,16 +270,16 @@ async def test_nor_where_the_server_counts_no_tokens(path):
         assert (server.bounds, row.answer.text.count(" ")) == (bounds, 40)
     # Parts in a journal, of unknown length.
     server = Teller(length=50, counts=False)
-    await mapped(server, retry_truncated=1, max_tokens_at_most=12, journal=path)
-    await mapped(server, retry_truncated=1, max_tokens_at_most=14, journal=path)
+    await mapped(server, truncated=1, max_tokens_in_all=12, journal=path)
+    await mapped(server, truncated=1, max_tokens_in_all=14, journal=path)
     assert server.bounds == [8, 4, 14]
 
 
 async def test_a_row_s_bound_above_it_fails_the_row():
     rows = [{"prompt": "Who?", "params": {"max_tokens": each}} for each in (14, 13)]
-    found, _ = await mapped(Teller(), rows, 1, max_tokens_at_most=13, rows="prompt", prompt=None)
+    found, _ = await mapped(Teller(), rows, 1, max_tokens_in_all=13, rows="prompt", prompt=None)
     assert [type(row.error) for row in found] == [ConfigError, type(None)]
-    assert found[0].error.field == "max_tokens_at_most"
+    assert found[0].error.field == "repair.max_tokens"
 
 
 async def test_the_same_job_with_retries_mends_those_rows_alone(path):
@@ -292,7 +295,7 @@ async def test_the_same_job_with_retries_mends_those_rows_alone(path):
     rows, _ = await mapped(server, documents, 0, journal=path)
     assert [row.health for row in rows] == ["truncated", "ok", "truncated"]
     server = Some()
-    again, statistics = await mapped(server, documents, 1, max_tokens_at_most=40, journal=path)
+    again, statistics = await mapped(server, documents, 1, max_tokens_in_all=40, journal=path)
     assert [row.answer.text for row in again] == [STORY, " 0 1 2", STORY]
     assert [(row.id, row.reused, row.attempts) for row in again] == [
         (row.id, row.reused or place == 1, 1 + (place != 1)) for place, row in enumerate(rows)
@@ -308,7 +311,7 @@ async def test_tokens_are_wasted_once():
     said = [('{"word"', "length"), ("no", "stop"), ("no", "stop"), ('{"word": ""}', "stop")]
     replies = [{"choices": [{"index": 0, "text": text, "finish_reason": why}], "usage": USAGE} for text, why in said]
     server = ScriptedTransport(*[Reply(chunks=[json.dumps(reply).encode()]) for reply in replies])
-    (row,), counts = await mapped(server, response_model=Answer, retry_invalid=3, max_tokens=5)
+    (row,), counts = await mapped(server, response_model=Answer, invalid=3, max_tokens=5)
     assert (row.answer.parsed, counts.wasted_tokens) == (Answer(word=""), 3 * USAGE["total_tokens"])
 
 
@@ -333,7 +336,7 @@ async def test_a_journal_s_answer_that_did_not_fit_as_it_was_cut_off_is_asked_fo
 async def test_a_job_that_was_killed_goes_on_with_what_had_come(path):
     server = Teller(held_after=1)
     async with make_client(server, limit=1, batching=Batching(max_size=1)) as client:
-        rows = client.stream_map(["Who?"], lambda text: text, journal=path, retry_truncated=2, max_tokens=8)
+        rows = client.stream_map(["Who?"], lambda text: text, journal=path, repair=Repair(truncated=2), max_tokens=8)
         row = asyncio.ensure_future(anext(rows))
         await server.arrived(2)
     assert (await row).health is None
@@ -344,18 +347,18 @@ async def test_a_job_that_was_killed_goes_on_with_what_had_come(path):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("repair", "arguments"),
     [
-        {"retry_truncated": -1},
-        {"retry_truncated": True},
-        {"retry_truncated": 17},
-        {"max_tokens_at_most": 9},
-        {"retry_truncated": 1, "max_tokens_at_most": 0},
-        {"retry_truncated": 1, "max_tokens_at_most": 32, "extra_body": {"max_tokens": 64}},
-        {"retry_truncated": 1, "call": "embed"},
+        ({"truncated": -1}, {}),
+        ({"truncated": True}, {}),
+        ({"truncated": 17}, {}),
+        ({"max_tokens": 9}, {}),
+        ({"truncated": 1, "max_tokens": 0}, {}),
+        ({"truncated": 1, "max_tokens": 32}, {"extra_body": {"max_tokens": 64}}),
+        ({"truncated": 1}, {"call": "embed"}),
     ],
 )
-def test_a_wrong_number_is_refused(arguments):
+def test_a_wrong_number_is_refused(repair, arguments):
     with SyncBatchClient("http://127.0.0.1:9/v1", model="m") as client, pytest.raises(ConfigError) as caught:
-        client.batch_map(["x"], "{}", **arguments)
-    assert caught.value.field in ("retry_truncated", "max_tokens_at_most")
+        client.batch_map(["x"], "{}", repair=Repair(**repair), **arguments)
+    assert caught.value.field in ("repair.truncated", "repair.max_tokens")

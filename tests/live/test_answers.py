@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import Batching, SyncBatchClient
+from batchclient import Batching, Repair, SyncBatchClient
 from tests.live.fixtures import LiveServer, booted
 from tests.live.server_process import DEFAULT_MODEL_DIR
 from tests.live.servers import SAME_IN_ANY_COMPANY
@@ -65,7 +65,7 @@ def test_a_model_that_only_thinks_is_truncated_or_has_reasoning_only(thinker: Li
     results, _ = mapped(thinker, CHATS, call="chat", max_tokens=200, stop=["e", "r", "a", "_"])
     assert "reasoning_only" in {answer.health for answer in results} <= {"reasoning_only", "empty"}
     # Reasoning is not gone on with: it is asked for anew.
-    results, statistics = mapped(thinker, CHATS[:4], call="chat", max_tokens=12, retry_truncated=1)
+    results, statistics = mapped(thinker, CHATS[:4], call="chat", max_tokens=12, repair=Repair(truncated=1))
     assert {(answer.health, answer.usage.completion_tokens, answer.attempts) for answer in results} == {
         ("truncated", 24, 1)
     }
@@ -83,7 +83,7 @@ def test_a_repaired_answer_is_what_one_long_answer_would_have_been(vllm_server: 
     if form == "chat":
         documents, arguments["call"] = CHATS, "chat"
     whole, _ = mapped(vllm_server, documents, max_tokens=LONG, **arguments)
-    parts, statistics = mapped(vllm_server, documents, max_tokens=SHORT, retry_truncated=2, **arguments)
+    parts, statistics = mapped(vllm_server, documents, max_tokens=SHORT, repair=Repair(truncated=2), **arguments)
     begun, _ = mapped(vllm_server, documents, max_tokens=SHORT, **arguments)
     assert statistics.regained_tokens and not statistics.wasted_tokens
     differ = sum(a.text != b.text for a, b in zip(whole, parts, strict=True))

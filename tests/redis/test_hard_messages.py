@@ -65,7 +65,7 @@ async def test_no_message_ends_a_worker(shared_server):
 
 async def test_a_message_is_no_way_to_the_client_s_own_arguments(shared_server):
     async with bench_on(shared_server) as bench:
-        names = ("timeout_s", "response_model", "retry_invalid", "journal", "resume", "progress", "look_ahead", "self")
+        names = ("timeout_s", "response_model", "repair", "journal", "resume", "progress", "look_ahead", "self")
         for name in names:
             await bench.redis.xadd(STREAM, {"id": name, "body": json.dumps({"prompt": "a", name: 1})})
         worker, _ = await bench.start()

@@ -14,6 +14,7 @@ from tests.shell.test_sync import make_sync
 
 from batchclient import ClientClosed
 from batchclient._shell.forks import ForkLock
+from batchclient.maps import map_of
 
 
 def forking(test):
@@ -115,10 +116,10 @@ def test_a_child_is_refused_the_stream_and_the_map_that_its_parent_has_begun():
 
     async def main():
         pieces, rows = client.stream("p"), client.stream_map(["a", "b"], "{}", ordered=True)
-        await rows.begin()
+        await map_of(rows).begin()
         await anext(pieces)
         await anext(rows)
-        while not rows.finished():
+        while not map_of(rows).finished():
             await asyncio.sleep(0)
         states = list(server.states)
 

@@ -21,9 +21,12 @@ from batchclient import (
     ConfigError,
     DeadlineExceeded,
     QueueFull,
+    RowStream,
+    SyncRowStream,
 )
 from batchclient.retry import Backoff
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
+from batchclient.maps import map_of
 
 
 class Source:
@@ -238,6 +241,11 @@ def test_others_have_turns_while_many_rows_that_are_ready_are_taken():
     assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= 6
 
 
+def test_rows_show_their_health_and_counts_and_an_end_and_nothing_else():
+    for kind, end in ((RowStream, "aclose"), (SyncRowStream, "close")):
+        assert {name for name in dir(kind) if name[0] != "_"} == {"health", "counts", end}
+
+
 def test_the_look_ahead_is_enough_for_all_endpoints():
     """And for one that comes later."""
 
@@ -250,9 +258,9 @@ def test_the_look_ahead_is_enough_for_all_endpoints():
             group.start_soon(anext, rows)
             await settle(200)
             assert client.statistics().in_flight == 5 * 224
-            assert rows.room == 0
+            assert map_of(rows).room == 0
             client.add_endpoint("http://server-5/v1")
-            assert rows.room == 4 * 224
+            assert map_of(rows).room == 4 * 224
             group.cancel_scope.cancel()
 
     run(main)

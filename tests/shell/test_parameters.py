@@ -163,7 +163,7 @@ MAP_ARGUMENTS = {
     "model", "timeout_s", "priority", "tenant", "look_ahead",
     "journal", "progress", "rows", "row_params", "fail_if",
 }  # fmt: skip
-OF_TEXTS = {"response_model", "retry_invalid", "retry_truncated", "max_tokens_at_most"}
+OF_TEXTS = {"response_model", "repair"}
 
 
 def test_the_classes_build_on_one_another():

@@ -1,4 +1,4 @@
-"""Maps with ``retry_invalid``: a row whose answer does not fit is asked again."""
+"""Maps with ``Repair(invalid=…)``: a row whose answer does not fit is asked again."""
 
 import json
 
@@ -13,6 +13,7 @@ from batchclient import (
     ClientClosed,
     ConfigError,
     DeadlineExceeded,
+    Repair,
     ServerFault,
     SyncBatchClient,
 )
@@ -40,11 +41,17 @@ def saying(*texts, reason="stop"):
     return [reply(text) for text in texts]
 
 
-async def mapped(server, documents=("x",), retry_invalid=2, **arguments):
+async def mapped(server, documents=("x",), invalid=2, **arguments):
     """Map the documents one by one; return the rows, the map and the client's counts."""
     async with make_client(server, limit=1, **ALONE) as client:
         rows = client.stream_map(
-            documents, "{}", response_model=Place, retry_invalid=retry_invalid, max_tokens=3, ordered=True, **arguments
+            documents,
+            "{}",
+            response_model=Place,
+            repair=Repair(invalid=invalid),
+            max_tokens=3,
+            ordered=True,
+            **arguments,
         )
         return [row async for row in rows], rows, client.statistics()
 
@@ -56,7 +63,7 @@ async def test_an_answer_that_does_not_fit_is_asked_again():
     assert (first.attempts, second.attempts) == (2, 2)
     assert server.prompts == [["a"], ["b"], ["a"], ["b"]]
     assert server.sent[2].body == server.sent[0].body, "a call goes again as it was"
-    assert rows.invalid == 2
+    assert rows.counts.invalid == 2
     # The answers that are thrown away cost as much as the others.
     assert (statistics.wasted_tokens, statistics.prompt_tokens, statistics.completion_tokens) == (10, 12, 8)
 
@@ -66,30 +73,30 @@ async def test_a_row_is_asked_so_often_and_then_fails():
     (row,), rows, statistics = await mapped(server)
     assert type(row.error) is AnswerInvalid
     assert row.error.completion.text == BAD
-    assert (row.answer, row.attempts, len(server.sent), rows.invalid) == (None, 3, 3, 3)
+    assert (row.answer, row.attempts, len(server.sent), rows.counts.invalid) == (None, 3, 3, 3)
     assert statistics.wasted_tokens == 15
 
 
-@pytest.mark.parametrize("retry_invalid", [0, 1])
-async def test_without_it_or_with_an_answer_that_was_cut_off_nothing_is_sent_again(retry_invalid):
-    server = ScriptedTransport(*saying(BAD[:5] if retry_invalid else BAD, reason="length" if retry_invalid else "stop"))
-    (row,), rows, statistics = await mapped(server, retry_invalid=retry_invalid)
+@pytest.mark.parametrize("invalid", [0, 1])
+async def test_without_it_or_with_an_answer_that_was_cut_off_nothing_is_sent_again(invalid):
+    server = ScriptedTransport(*saying(BAD[:5] if invalid else BAD, reason="length" if invalid else "stop"))
+    (row,), rows, statistics = await mapped(server, invalid=invalid)
     assert type(row.error) is AnswerInvalid
-    assert (row.attempts, len(server.sent), rows.invalid, statistics.wasted_tokens) == (1, 1, 1, 5)
+    assert (row.attempts, len(server.sent), rows.counts.invalid, statistics.wasted_tokens) == (1, 1, 1, 5)
 
 
 async def test_an_answer_of_unknown_length_wastes_the_tokens_that_are_known():
     body = {"choices": [{"index": 0, "text": BAD, "finish_reason": "stop"}]}
     server = ScriptedTransport(Reply(chunks=[json.dumps(body).encode()]), *saying(GOOD))
     _, rows, statistics = await mapped(server)
-    assert (rows.invalid, statistics.wasted_tokens) == (1, 0)
+    assert (rows.counts.invalid, statistics.wasted_tokens) == (1, 0)
 
 
 async def test_a_fault_of_the_server_is_no_invalid_answer():
     server = ScriptedTransport(*saying(BAD), *[error(400)] * 3)
     (row,), rows, _ = await mapped(server)
     assert type(row.error).__name__ == "BadRequest"
-    assert (row.attempts, rows.invalid) == (2, 1)
+    assert (row.attempts, rows.counts.invalid) == (2, 1)
 
 
 async def test_a_list_asks_those_again_whose_answers_did_not_fit():
@@ -102,7 +109,7 @@ async def test_a_list_asks_those_again_whose_answers_did_not_fit():
 
     server = ScriptedTransport(of_list, *saying(GOOD))
     async with make_client(server, limit=8) as client:
-        answers = await client.batch_map(["a", "b", "c"], "{}", response_model=Place, retry_invalid=1)
+        answers = await client.batch_map(["a", "b", "c"], "{}", response_model=Place, repair=Repair(invalid=1))
     assert [answer.parsed.city for answer in answers] == ["Rome"] * 3
     assert server.prompts == [["a", "b", "c"], ["b"]]
 
@@ -114,16 +121,16 @@ async def test_the_deadline_is_of_the_row_and_not_of_each_asking():
 
     server = ScriptedTransport(*[slow] * 9)
     began = anyio.current_time()
-    (row,), rows, _ = await mapped(server, retry_invalid=9, timeout_s=1.0)
+    (row,), rows, _ = await mapped(server, invalid=9, timeout_s=1.0)
     assert type(row.error) is DeadlineExceeded
     assert anyio.current_time() - began == pytest.approx(1.0, abs=0.05)
-    assert (len(server.sent), rows.invalid) == (3, 2)
+    assert (len(server.sent), rows.counts.invalid) == (3, 2)
 
 
 async def test_a_map_that_is_left_asks_nothing_again():
     server = ScriptedTransport(*saying(BAD, GOOD), held=True)
     async with make_client(server, limit=1, **ALONE) as client:
-        rows = client.stream_map(["x"], "{}", response_model=Place, retry_invalid=1)
+        rows = client.stream_map(["x"], "{}", response_model=Place, repair=Repair(invalid=1))
         async with anyio.create_task_group() as group:
 
             async def take():
@@ -133,7 +140,7 @@ async def test_a_map_that_is_left_asks_nothing_again():
             group.start_soon(take)
             await server.arrived(1)
             server.sent[0].release()
-            while not rows.invalid:
+            while not rows.counts.invalid:
                 await anyio.lowlevel.checkpoint()
             await rows.aclose()
         await settle()
@@ -150,11 +157,6 @@ async def test_progress_has_their_number():
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"retry_invalid": -1},
-        {"retry_invalid": 101},
-        {"retry_invalid": True},
-        {"retry_invalid": 1.0},
-        {"retry_invalid": None},
         {"response_model": None},
         {"temperature": 0},
         {"temperature": 0.0},
@@ -168,19 +170,27 @@ async def test_a_wrong_number_and_a_form_of_asking_that_gives_the_same_are_refus
     server = ScriptedTransport()
     async with make_client(server) as client:
         with pytest.raises(ConfigError) as caught:
-            client.stream_map(["x"], "{}", **{"response_model": Place, "retry_invalid": 1, **arguments})
-    assert (caught.value.field, server.sent) == ("retry_invalid", [])
+            client.stream_map(["x"], "{}", **{"response_model": Place, "repair": Repair(invalid=1), **arguments})
+    assert (caught.value.field, server.sent) == ("repair.invalid", [])
+    for number in (-1, 101, True, 1.0, None):
+        with pytest.raises(ConfigError, match="a whole number from 0 to 100"):
+            Repair(invalid=number)
 
 
 def test_threads_have_it_too():
     with SyncBatchClient("http://127.0.0.1:1/v1", model="m") as client:
         for method in (client.batch_map, client.stream_map):
             with pytest.raises(ConfigError) as caught:
-                method(["x"], "{}", retry_invalid=1)
-            assert caught.value.field == "retry_invalid"
+                method(["x"], "{}", repair=Repair(invalid=1))
+            assert caught.value.field == "repair.invalid"
+            for old in ("retry_invalid", "retry_truncated", "max_tokens_at_most"):
+                with pytest.raises(ConfigError, match=f"{old} is now repair=Repair"):
+                    method(["x"], "{}", **{old: 1})
 
 
 async def test_without_retries_every_parameter_goes():
     async with make_client(ScriptedTransport(*saying(GOOD)), **ALONE) as client:
-        answers = await client.batch_map(["x"], "{}", response_model=Place, retry_invalid=0, temperature=0, seed=7)
+        answers = await client.batch_map(
+            ["x"], "{}", response_model=Place, repair=Repair(invalid=0), temperature=0, seed=7
+        )
     assert answers[0].parsed == Place(city="Rome")

@@ -6,7 +6,18 @@ import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
-from batchclient import AnswerInvalid, BadRequest, BatchMapFailed, Completion, ConfigError, Embedding, Ranking, Score
+from batchclient import (
+    AnswerInvalid,
+    BadRequest,
+    BatchMapFailed,
+    Completion,
+    ConfigError,
+    Embedding,
+    Ranking,
+    Repair,
+    RowCall,
+    Score,
+)
 from batchclient.simulator import score_of
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 from tests.shell.test_detection import models
@@ -25,6 +36,27 @@ def batch(route, **body):
 async def results_of(server, rows, *, client=None, **arguments):
     async with make_client(server, **{"dialect": "vllm", **(client or {})}) as made:
         return [each async for each in made.stream_map(rows, ordered=True, **arguments)]
+
+
+async def test_a_function_may_return_the_whole_call():
+    """In the async and in the blocking client, of a list too."""
+
+    def prompt(text):
+        if text == "vector":
+            return RowCall("embed", text, {})
+        return RowCall("chat", CHAT, {"max_tokens": len(text)}) if text != "plain" else text
+
+    server = Recorder()
+    answers = [
+        each.answer for each in await results_of(server, ["plain", "vector", "abc"], prompt=prompt, max_tokens=9)
+    ]
+    assert [type(each) for each in answers] == [Completion, Embedding, Completion]
+    (chat,), (plain,) = server.bodies("/chat/completions"), server.bodies("/completions")
+    assert (chat["messages"], chat["max_tokens"], plain["max_tokens"]) == (CHAT, 3, 9)
+    with make_sync(Recorder()) as client:
+        assert [type(each) for each in client.batch_map(["plain", "vector", "abc"], prompt)] == [
+            type(each) for each in answers
+        ]
 
 
 async def test_each_row_is_its_own_call():
@@ -102,7 +134,7 @@ async def test_a_rows_own_form_beside_a_model_is_refused_and_one_that_always_ans
     server = ScriptedTransport(*[Reply(chunks=[b'{"choices":[{"index":0,"text":"no","finish_reason":"stop"}]}'])] * 9)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
     rows = [{"prompt": "a", "params": {"response_format": form}}, {"prompt": "b", "params": {"temperature": 0}}]
-    asked = {"response_model": Word, "retry_invalid": 3, "max_tokens": 5}
+    asked = {"response_model": Word, "repair": Repair(invalid=3), "max_tokens": 5}
     refused, tried = await results_of(server, rows, client={"dialect": "openai"}, **asked)
     assert isinstance(refused.error, ConfigError) and refused.error.field == "response_model"
     assert isinstance(tried.error, AnswerInvalid)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, field_validator
 
 import batchclient
 from batchclient import (
+    Repair,
     Batching,
     BadRequest,
     BatchClient,
@@ -98,9 +99,9 @@ def test_a_map_asks_again_where_an_answer_does_not_fit(embedded):
             return value
 
     with SyncBatchClient(embedded.base_url, model="m") as client:
-        rows = client.stream_map(["a"], "{}", response_model=Doubted, retry_invalid=2, max_tokens=50)
+        rows = client.stream_map(["a"], "{}", response_model=Doubted, repair=Repair(invalid=2), max_tokens=50)
         (row,) = list(rows)
-        assert (row.answer.parsed.text, row.attempts, rows.invalid) == (seen[-1], 3, 2)
+        assert (row.answer.parsed.text, row.attempts, rows.counts.invalid) == (seen[-1], 3, 2)
         assert client.statistics().wasted_tokens == 2 * row.answer.usage.total_tokens
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from batchclient import Batching, ClientClosed, ConfigError, ConnectionLost
 from batchclient import sync as sync_module
-from batchclient._threads.iterators import SyncMap
+from batchclient._threads.iterators import SyncRowStream
 from tests.seams import bridge_of
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
 from tests.shell.test_bridge import Calls, holds, interrupt_when, running_loop, wait_until
@@ -82,7 +82,7 @@ def test_nothing_is_read_before_the_first_row_is_asked_for_nor_while_none_is_tak
 
 def test_a_slow_source_is_read_on_while_no_row_is_ready(monkeypatch):
     """Each look at the clock says that the slice is over."""
-    monkeypatch.setattr(sync_module, "SyncMap", partial(SyncMap, slice_s=-1.0))
+    monkeypatch.setattr(sync_module, "SyncRowStream", partial(SyncRowStream, slice_s=-1.0))
     source, server = Source(range(40)), ScriptedTransport(held=True)
     with make_sync(server) as client:
         rows, calls = client.stream_map(source, lambda number: f"p{number}", look_ahead=30), Calls()
@@ -93,7 +93,7 @@ def test_a_slow_source_is_read_on_while_no_row_is_ready(monkeypatch):
 
 
 def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
-    monkeypatch.setattr(sync_module, "SyncMap", partial(SyncMap, slice_s=-1.0))
+    monkeypatch.setattr(sync_module, "SyncRowStream", partial(SyncRowStream, slice_s=-1.0))
     source = Source(range(1000))
     with make_sync(ScriptedTransport()) as client:
         rows = client.stream_map(source, lambda number: f"p{number}")
@@ -341,7 +341,7 @@ def test_what_is_under_way_can_be_read():
     with make_sync(ScriptedTransport(endless)) as client:
         pieces, rows = client.stream("p"), client.stream_map(["p"], "{}")
         assert repr(pieces) == "<SyncStream: not begun, 0 pieces taken>"
-        assert repr(rows) == "<SyncMap: 0 read, 0 yielded>"
+        assert repr(rows) == "<SyncRowStream: 0 read, 0 yielded>"
         next(pieces)
         assert repr(pieces) == "<SyncStream: under way, 1 pieces taken>"
 

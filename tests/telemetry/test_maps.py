@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from tests.shell.scripted import ScriptedTransport, echo, make_client
 
-from batchclient import SyncBatchClient, Telemetry
+from batchclient import Repair, SyncBatchClient, Telemetry
 from batchclient._telemetry import conventions as name
 
 MANY = 1000
@@ -114,7 +114,12 @@ async def test_a_row_that_is_asked_again_has_a_span_for_each_call(seen):
     async with make_client(server, telemetry=seen.telemetry()) as client:
         with tracer.start_as_current_span("job") as job:
             rows = await client.batch_map(
-                documents(1), "{id}", max_tokens=1, response_model=Form, retry_invalid=2, return_exceptions=True
+                documents(1),
+                "{id}",
+                max_tokens=1,
+                response_model=Form,
+                repair=Repair(invalid=2),
+                return_exceptions=True,
             )
     assert len(rows) == 1
     # The answers are cut off, and so are not asked again.

@@ -37,6 +37,7 @@ from batchclient import (
     RankedDocument,
     RateLimited,
     RemoteError,
+    Repair,
     RetryPolicy,
     Statistics,
     Stream,
@@ -106,7 +107,7 @@ async def chatting(client: BatchClient) -> None:
     client.stream_map([{"prompt": "a"}], max_tokens=1)
     await client.batch_map([{"text": "a", "seed": 1}], "{text}", row_params="take")
     await client.batch_map(["a"], lambda text: [{"role": "user", "content": text}], response_model=Verdict)
-    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, retry_invalid=2).invalid, int)
+    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, repair=Repair(invalid=2)).counts.invalid, int)
     async with client.stream("a prompt", max_tokens=5) as pieces:
         assert_type(pieces, Stream)
         async for delta in pieces:
@@ -241,7 +242,7 @@ def prices(client: SyncBatchClient) -> None:
         price.cost(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens, seconds=3600), float
     )
     assert_type(spent.wasted_tokens, int)
-    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, retry_invalid=2).invalid, int)
+    assert_type(client.stream_map(["a"], "{}", response_model=Verdict, repair=Repair(invalid=2)).counts.invalid, int)
 
 
 async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:

@@ -39,6 +39,8 @@ RESULTS = {
     "MapProgress",
     "MapResult",
     "RowCall",
+    "RowStream",
+    "SyncRowStream",
     "ServerInfo",
     "ServerLoad",
     "Stream",

@@ -28,7 +28,7 @@ from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.functions import FunctionCall, FunctionRow, Turns
 from batchclient._maps.journaled import Journaled
 from batchclient._maps.progress import Ticker
-from batchclient._maps.repairs import Repairs
+from batchclient._maps.repairs import Repair, Repairs
 from batchclient._maps.row import Row
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.runner import Runner
@@ -262,8 +262,7 @@ def rows_of(
     client: Calling,
     function: Callable[[_D, RowClient], Awaitable[_T]],
     rows: Iterable[_D] | AsyncIterable[_D] | ArrowTable,
-    *,
-    ordered: bool,
+    ordered: bool,  # noqa: FBT001  # the arguments of ``run``, in order
     fail_if: Sequence[str],
     journal: str | os.PathLike[str] | Journal | HeldJournal | None,
     progress: Callable[[MapProgress], object] | None,
@@ -331,7 +330,7 @@ class _FunctionMap(Map[_T]):
         ordered: bool,
         **parts: Any,
     ) -> None:
-        repairs = Repairs(0, 0, None, make=_no_request)
+        repairs = Repairs(Repair(), _no_request)
         super().__init__(
             documents, _no_request, client._start, self._most_open, ordered=ordered, repairs=repairs, **parts
         )

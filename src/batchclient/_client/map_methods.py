@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from json import loads
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -23,13 +25,13 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
 from batchclient._maps.arrow import ArrowTable, Documents, documents_of
 from batchclient._maps.progress import Ticker
-from batchclient._maps.repairs import Repairs, answers_alike, check_retries, check_truncated
+from batchclient._maps.repairs import Repair, Repairs, answers_alike
 from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, known_names, merged
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError, TooManyBadRows
-from batchclient.maps import Finish, Map, Row
+from batchclient.maps import Finish, Map, Row, RowStream
 from batchclient.templates import Prompt
 from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
 
@@ -54,6 +56,93 @@ _LIMITS_AHEAD = 4
 
 Some rows wait for company, and some, in a map in order, for an earlier row.
 """
+
+
+_RENAMED = {
+    "retry_invalid": "repair=Repair(invalid=…)",
+    "retry_truncated": "repair=Repair(truncated=…)",
+    "max_tokens_at_most": "repair=Repair(max_tokens=…)",
+}
+"""Arguments of before, and what stands for them."""
+
+
+@dataclass(slots=True)
+class MapJob:
+    """The arguments of one map; see ``BatchClient.batch_map``. ``method`` names it in errors."""
+
+    method: str
+    docs: Any
+    prompt: str | Callable[[Any], Any] | None
+    call: str
+    rows: RowForm | None
+    row_params: RowParams | None
+    ordered: bool
+    model: str | None
+    timeout_s: float | NotGiven | None
+    priority: int
+    tenant: str | None
+    look_ahead: int | None
+    response_model: type[BaseModel] | None
+    repair: Repair
+    fail_if: Sequence[str]
+    journal: str | os.PathLike[str] | Journal | HeldJournal | None
+    progress: Callable[[MapProgress], object] | None
+    params: Mapping[str, Any]
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function makes each call, and all fields of its documents are data."""
+        return callable(self.prompt) and self.rows is None and self.row_params is None
+
+    def check(self) -> Kind:
+        """Check what needs no client; return the kind of the calls, where documents name no other.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        for old, new in _RENAMED.items():
+            if old in self.params:
+                raise ConfigError(f"{old} is now {new}", field=old)
+        if self.look_ahead is not None and (type(self.look_ahead) is not int or self.look_ahead < 1):
+            raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
+        if self.progress is not None and not callable(self.progress):
+            raise ConfigError(f"progress is a function, not a {type(self.progress).__name__}", field="progress")
+        if not isinstance(self.repair, Repair):
+            raise ConfigError(f"repair is a Repair, not a {type(self.repair).__name__}", field="repair")
+        kind = KINDS.get(self.call) if self.call in _MAPPED or self.is_function else None
+        if kind is None:
+            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {self.call!r:.40}", field="call")
+        truncated = {"repair.truncated": self.repair.truncated}
+        _check_generates(kind, self.call, response_model=self.response_model, **truncated)
+        return kind
+
+    def reader(self, *, is_table: bool) -> Callable[[Any], RowCall]:
+        """Return the function from a document to its call.
+
+        Raises:
+            ConfigError: prompt, form and ``row_params`` do not go together.
+        """
+        prompt = self.prompt
+        template: Any = (lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt
+        if self.is_function:
+            return lambda document: self._call_of(template(document))
+        # A table's columns are data beside a template, as for ``batchclient map``.
+        own = self.row_params or ("ignore" if is_table and isinstance(prompt, str) else None)
+        return RowCalls(self.rows, call=self.call, template=template, row_params=own, is_table=is_table).read
+
+    def _call_of(self, item: Any) -> RowCall:
+        """Return the call that a function has made, or whose input it has made."""
+        if isinstance(item, RowCall):
+            return item
+        if self.call == "chat" and isinstance(item, str):
+            return RowCall("chat", [{"role": "user", "content": item}], {})
+        return RowCall("chat" if self.call == "complete" and is_conversation(item) else self.call, item, {})
+
+    def described(self, shape: Shape) -> dict[str, Any]:
+        """Return what decides the answers, by name."""
+        parameters = loads(shape.body)
+        template = self.prompt if isinstance(self.prompt, str) else None
+        return {"call": self.call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
 
 
 class MapMethods(Calling):
@@ -151,7 +240,7 @@ class MapMethods(Calling):
     async def batch_map(
         self,
         docs: Documents,
-        prompt: None = None,
+        prompt: Callable[[Any], RowCall] | None = None,
         *,
         rows: RowForm | None = None,
         row_params: RowParams | None = None,
@@ -175,9 +264,7 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
-        retry_invalid: int = 0,
-        retry_truncated: int = 0,
-        max_tokens_at_most: int | None = None,
+        repair: Repair | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
@@ -190,8 +277,8 @@ class MapMethods(Calling):
                 pyarrow, DuckDB; by pyarrow, extra ``data``), whose rows are dicts; read lazily.
             prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field, ``{name!j}``
                 for the field as JSON) or a callable of one document, which returns a text, token
-                ids, or a conversation to be answered as ``chat`` does. Without it the documents are
-                requests themselves.
+                ids, or a conversation to be answered as ``chat`` does; or a whole ``RowCall``, with
+                parameters of its own. Without it the documents are requests themselves.
             rows: the form of such documents: ``"messages"``, ``"prompt"``, ``"conversations"``
                 (ShareGPT) or ``"batch"`` (lines of an OpenAI Batch file, which name their call).
                 By default the first document tells it.
@@ -213,16 +300,7 @@ class MapMethods(Calling):
                 4 × ``AdaptiveLimit.max`` where the limit is found; 2,048 more with a journal.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
-            retry_invalid: ask a row again whose answer does not fit ``response_model``, up to so
-                many times, unless the answer was cut off. Refused with ``temperature=0`` or a
-                ``seed``: the answer would be the same.
-            retry_truncated: go on with a row's answer that was cut off at its bound, up to so many
-                times: where it was cut, or anew with twice the bound where the server cannot go on,
-                and with structured output, tools, reasoning, logprobs, ``stop`` or penalties. A
-                journal's answers that were cut off are gone on with, too. Not after a loop, nor
-                with ``n`` above 1. Before the first row the servers are asked which they are.
-            max_tokens_at_most: output tokens of such a row in all, which the last try may use, no
-                less than ``max_tokens``; by default ``max_tokens``, doubled for each try.
+            repair: a ``Repair``: what to do about answers that were cut off, or do not fit.
             fail_if: bounds on the shares of rows that are none, such as ``["truncated>1%",
                 "failed>5%"]``: kinds of ``health``, and ``failed``. Past one the map ends with
                 ``TooManyBadRows``, early where 50 rows or more make that certain (99.9 %, for rows
@@ -250,11 +328,12 @@ class MapMethods(Calling):
             JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
-        answered = self._make_map(
-            docs, prompt, rows, row_params, call, False, model, timeout_s, priority, tenant, look_ahead,
-            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
-            "batch_map",
+        job = MapJob(
+            "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
+            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
+        answered = self._make_map(job)
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
                 await anyio.lowlevel.checkpoint()
@@ -280,7 +359,7 @@ class MapMethods(Calling):
         call: Literal["complete"] = "complete",
         ordered: bool = False,
         **params: Unpack[CompletionMapParams],
-    ) -> Map[Completion]: ...
+    ) -> RowStream[Completion]: ...
 
     @overload
     def stream_map(
@@ -291,7 +370,7 @@ class MapMethods(Calling):
         call: Literal["chat"],
         ordered: bool = False,
         **params: Unpack[ChatMapParams],
-    ) -> Map[Completion]: ...
+    ) -> RowStream[Completion]: ...
 
     @overload
     def stream_map(
@@ -302,7 +381,7 @@ class MapMethods(Calling):
         call: Literal["embed"],
         ordered: bool = False,
         **params: Unpack[EmbeddingMapParams],
-    ) -> Map[Embedding]: ...
+    ) -> RowStream[Embedding]: ...
 
     @overload
     def stream_map(
@@ -313,27 +392,27 @@ class MapMethods(Calling):
         call: Literal["classify"],
         ordered: bool = False,
         **params: Unpack[ClassificationMapParams],
-    ) -> Map[Classification]: ...
+    ) -> RowStream[Classification]: ...
 
     @overload
     def stream_map(
         self,
         docs: Documents,
-        prompt: None = None,
+        prompt: Callable[[Any], RowCall] | None = None,
         *,
-        rows: RowForm | Callable[[Any], RowCall] | None = None,
+        rows: RowForm | None = None,
         row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         **params: Any,
-    ) -> Map[Any]: ...
+    ) -> RowStream[Any]: ...
 
     def stream_map(
         self,
         docs: Documents,
         prompt: str | Callable[[Any], Any] | None = None,
         *,
-        rows: RowForm | Callable[[Any], RowCall] | None = None,
+        rows: RowForm | None = None,
         row_params: RowParams | None = None,
         call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
@@ -343,14 +422,12 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
-        retry_invalid: int = 0,
-        retry_truncated: int = 0,
-        max_tokens_at_most: int | None = None,
+        repair: Repair | None = None,
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> Map[Any]:
+    ) -> RowStream[Any]:
         """Make one call per document and yield the results as they come.
 
         Memory stays flat: at most ``look_ahead`` documents are read ahead of the rows yielded, and
@@ -364,8 +441,7 @@ class MapMethods(Calling):
         Args:
             docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant: as for
                 ``batch_map``.
-            response_model, retry_invalid, retry_truncated, max_tokens_at_most, fail_if, params: as
-                for ``batch_map``.
+            response_model, repair, fail_if, params: as for ``batch_map``.
             look_ahead: documents read ahead of the rows yielded, at most; the default is that of
                 ``batch_map``.
             journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
@@ -381,11 +457,12 @@ class MapMethods(Calling):
                 first row.
             TooManyBadRows: from the iterator: a bound of ``fail_if`` is broken.
         """
-        return self._make_map(
-            docs, prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-            response_model, (retry_invalid, retry_truncated, max_tokens_at_most), fail_if, journal, progress, params,
-            "stream_map",
+        job = MapJob(
+            "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
+            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
+        return RowStream(self._make_map(job))
 
     def run(
         self,
@@ -396,7 +473,7 @@ class MapMethods(Calling):
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
-    ) -> Map[_T]:
+    ) -> RowStream[_T]:
         """Call a function of each row, and yield what it returns as it comes.
 
             async def review(row, client):
@@ -445,124 +522,100 @@ class MapMethods(Calling):
         """
         from batchclient._client.functions import rows_of  # few programs have functions
 
-        return rows_of(self, function, rows, ordered=ordered, fail_if=fail_if, journal=journal, progress=progress)
+        return RowStream(rows_of(self, function, rows, ordered, fail_if, journal, progress))
 
-    def _make_map(
-        self,
-        docs: Documents,
-        prompt: str | Callable[[Any], Any] | None,
-        rows: RowForm | Callable[[Any], RowCall] | None,
-        row_params: RowParams | None,
-        call: str,
-        ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
-        model: str | None,
-        timeout_s: float | NotGiven | None,
-        priority: int,
-        tenant: str | None,
-        look_ahead: int | None,
-        response_model: type[BaseModel] | None,
-        retries: tuple[int, int, int | None],
-        fail_if: Sequence[str],
-        journal: str | os.PathLike[str] | Journal | HeldJournal | None,
-        progress: Callable[[MapProgress], object] | None,
-        params: Mapping[str, Any],
-        method: str,
-    ) -> Map[Any]:
-        documents = documents_of(docs)
-        if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
-            raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        # What a function makes of a document is its prompt; the document's fields are data, unless
-        # somebody says otherwise.
-        has_rows = not (callable(prompt) and rows is None and row_params is None)
-        finish: Finish | None = None
-        if response_model is not None:
-            params = structured().demand(response_model, params)
-            finish = self._callbacks.guard("response_model", self._parse(response_model))
-        kind = KINDS.get(call) if isinstance(call, str) and (call in _MAPPED or callable(rows)) else None
-        if kind is None:
-            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
-        retry_invalid, retry_truncated, _ = retries
-        _check_generates(kind, call, response_model=response_model, retry_truncated=retry_truncated)
-        check_retries(retry_invalid, response_model, params)
-        check_truncated(*retries[1:], params)
+    def _make_map(self, job: MapJob) -> Map[Any]:
+        """Check the arguments of a map, and make it.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        documents, kind = documents_of(job.docs), job.check()
         bounds = None
-        if fail_if:
+        if job.fail_if:
             from batchclient._maps.fail_if import FailIf  # few maps have bounds
 
-            bounds = FailIf(fail_if, call)
-        read: Callable[[Any], RowCall] | None = None
-        is_sure = True
-        if callable(rows):
-            read = rows
-        elif has_rows:
-            is_table = documents is not docs or getattr(docs, "is_table", False)
-            if is_table and isinstance(prompt, str):
-                # Columns are data, as for ``batchclient map``.
-                row_params = row_params or "ignore"
-            calls = RowCalls(
-                rows,
-                call=call,
-                template=(lambda document: call_back("prompt", prompt, document)) if callable(prompt) else prompt,
-                row_params=row_params,
-                is_table=is_table,
-            )
-            read, is_sure = calls.read, prompt is not None
+            bounds = FailIf(job.fail_if, job.call)
+        fields = job.params
+        if job.response_model is not None:
+            fields = structured().demand(job.response_model, fields)
+        job.repair.check(fields, job.response_model)
+        is_table = documents is not job.docs or getattr(job.docs, "is_table", False)
+        read = job.reader(is_table=is_table)
+        check = partial(self._check_calls, job, kind, fields)
         # Wrong parameters are refused here, not once per document.
-        called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
-
-        def check() -> Shape:
-            fault: ConfigError | None = None
-            # While the documents' form is not known, parameters are those of some call.
-            for each in (kind,) if is_sure else (kind, *KINDS.values()):
-                try:
-                    return self._calls.check(model, timeout_s, params, priority, tenant, each, called)
-                except ConfigError as error:
-                    fault = fault or error
-            assert fault is not None, "there is a kind"
-            raise fault
-
         check()
-        seconds = self._calls.deadline(timeout_s, 0.0)
+        make_request = self._requests_of(job, kind, fields, read)
+        journaled = None
+        if job.journal is not None:
+            # Here, not above: most programs have no journal.
+            from batchclient._maps.journaled import Journaled
+
+            again = None if job.response_model is None else structured().parse(job.response_model)
+            guarded = None if again is None else self._callbacks.guard("response_model", again)
+            kept_again = None if guarded is None else (lambda _, answer: guarded(answer))
+            journaled = Journaled(job.journal, lambda: job.described(check()), kept_again, ordered=job.ordered)
+        more_ahead, look_ahead = 0 if journaled is None else journaled.more_ahead, job.look_ahead
+        return Map(
+            documents,
+            make_request,
+            self._start,
+            (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
+            ordered=job.ordered,
+            prepare=partial(self._prepare, job) if job.model is None or job.repair.truncated else None,
+            journaled=journaled,
+            repairs=Repairs(job.repair, self._make_again),
+            fail_if=bounds,
+            ticker=None if job.progress is None else Ticker(self._callbacks.hook("progress", job.progress)),
+        )
+
+    def _check_calls(self, job: MapJob, kind: Kind, fields: Mapping[str, Any]) -> Shape:
+        """Check the arguments that all calls of a map share; return their shape."""
+        method = f"{job.method}()" if kind is Kind.COMPLETION else f'{job.method}(call="{job.call}")'
+        fault: ConfigError | None = None
+        # While the documents' form is not known, parameters are those of some call.
+        for each in (kind, *KINDS.values()) if job.prompt is None else (kind,):
+            try:
+                return self._calls.check(job.model, job.timeout_s, fields, job.priority, job.tenant, each, method)
+            except ConfigError as error:
+                fault = fault or error
+        assert fault is not None, "there is a kind"
+        raise fault
+
+    def _requests_of(
+        self, job: MapJob, kind: Kind, params: Mapping[str, Any], read: Callable[[Any], RowCall]
+    ) -> Callable[[Any, Row, Runner], Request]:
+        """Return the function that makes the request of a document."""
+        repair, seconds = job.repair, self._calls.deadline(job.timeout_s, 0.0)
+        finish: Finish | None = None
+        if job.response_model is not None:
+            finish = self._callbacks.guard("response_model", self._parse(job.response_model))
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            fields, name, row_priority, row_seconds = params, model, priority, seconds
-            own_label = tells_priority = False
-            if read is None:
-                assert callable(prompt), "all else is read"
-                item: Any = call_back("prompt", prompt, document)
-                own = kind
-                if own is Kind.CHAT and isinstance(item, str):
-                    item = [{"role": "user", "content": item}]
-                elif own is Kind.COMPLETION and is_conversation(item):
-                    own = Kind.CHAT
-            else:
-                made = read(document)
-                own, item = KINDS[made.call], made.item
-                if own is not kind:
-                    known = known_names(made.call)
-                    fields = {name: value for name, value in params.items() if name in known or name == "extra_body"}
-                if made.own:
-                    if response_model is not None:
-                        structured().refuse_other_forms(made.params)
-                    fields = merged(fields, made.params)
-                    name = model if made.model is None else made.model
-                    tells_priority = made.priority is not None
-                    row_priority = priority if made.priority is None else made.priority
-                    own_label = not LABELS.isdisjoint(made.own)
-                    if made.timeout_s is not NOT_GIVEN:
-                        row_seconds = self._calls.deadline(made.timeout_s, 0.0)
-                    if retry_invalid and answers_alike(fields):
-                        # Asked again it would answer the same.
-                        row.retries = retry_invalid
-                    check_truncated(*retries[1:], fields)
-                _check_generates(own, made.call, response_model=response_model)
+            made = read(document)
+            own, item, fields = KINDS[made.call], made.item, params
+            _check_generates(own, made.call, response_model=job.response_model)
+            if own is not kind:
+                known = known_names(made.call)
+                fields = {name: value for name, value in params.items() if name in known or name == "extra_body"}
+            if made.params:
+                if job.response_model is not None:
+                    structured().refuse_other_forms(made.params)
+                fields = merged(fields, made.params)
+                if repair.invalid and answers_alike(fields):
+                    # Asked again it would answer the same.
+                    row.retries = repair.invalid
+                repair.check_bound(fields)
             row.finish = finish
-            now = runner.backend.now()
+            name = job.model if made.model is None else made.model
+            priority = job.priority if made.priority is None else made.priority
+            row_seconds = seconds if made.timeout_s is NOT_GIVEN else self._calls.deadline(made.timeout_s, 0.0)
+            now, own_label = runner.backend.now(), not LABELS.isdisjoint(made.params)
 
             def make_one(item: Any, waiter: Any, kind: Kind) -> Request:
                 request = self._calls.make(
-                    item, name, None, fields, waiter, now, row_priority, tenant, kind,
-                    own_label=own_label, tells_priority=tells_priority,
+                    item, name, None, fields, waiter, now, priority, job.tenant, kind,
+                    own_label=own_label, tells_priority=made.priority is not None,
                 )  # fmt: skip
                 request.timeout_s = row_seconds
                 return request
@@ -573,51 +626,21 @@ class MapMethods(Calling):
                 return request_of_pairs(item, row, runner, own, make_one)
             return make_one(item, row, own)
 
-        journaled = None
-        if journal is not None:
-            # Here, not above: most programs have no journal.
-            from batchclient._maps.journaled import Journaled
+        return make_request
 
-            template = prompt if isinstance(prompt, str) else None
-            again = None if response_model is None else structured().parse(response_model)
-            guarded = None if again is None else self._callbacks.guard("response_model", again)
-
-            def describe() -> dict[str, Any]:
-                parameters = loads(check().body)
-                return {"call": call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
-
-            kept_again = None if guarded is None else (lambda _, answer: guarded(answer))
-            journaled = Journaled(journal, describe, kept_again, ordered=ordered)
-
-        async def prepare(runner: Runner) -> None:
-            # A row's time runs from its grant. Before the first row the same time bounds the
-            # question.
-            try:
-                if model is None:
-                    await self._find_model(runner, self._calls.deadline(timeout_s, runner.backend.now()))
-            except ConfigError:
-                # The servers have several; rows may name their own. Those that do not, fail.
-                if read is None or callable(rows):
-                    raise
-            if retry_truncated and self._connections.asks_first():
-                # A chat that was cut off goes on only where its server is known, also the first.
-                await runner.find_out_servers()
-
-        if progress is not None and not callable(progress):
-            raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
-        more_ahead = 0 if journaled is None else journaled.more_ahead
-        return Map(
-            documents,
-            make_request,
-            self._start,
-            (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
-            ordered=ordered,
-            prepare=prepare if model is None or retry_truncated else None,
-            journaled=journaled,
-            repairs=Repairs(*retries, make=self._make_again),
-            fail_if=bounds,
-            ticker=None if progress is None else Ticker(self._callbacks.hook("progress", progress)),
-        )
+    async def _prepare(self, job: MapJob, runner: Runner) -> None:
+        """Ask the servers what the first row needs to know."""
+        # A row's time runs from its grant. Before the first row the same time bounds the question.
+        try:
+            if job.model is None:
+                await self._find_model(runner, self._calls.deadline(job.timeout_s, runner.backend.now()))
+        except ConfigError:
+            # The servers have several; rows may name their own. Those that do not, fail.
+            if job.is_function:
+                raise
+        if job.repair.truncated and self._connections.asks_first():
+            # A chat that was cut off goes on only where its server is known, also the first.
+            await runner.find_out_servers()
 
     def _make_again(self, request: Request, item: Any, fields: dict[str, Any]) -> Request:
         """Make a row's request of another input and other fields."""

@@ -107,13 +107,11 @@ class Ticker:
     def __init__(self, function: Callable[[MapProgress], object]) -> None:
         self._function = function
         self._runner: Runner | None = None
-        self._began_at = 0.0
         self._timer: Cancellable | None = None
 
     def start(self, runner: Runner) -> None:
         """Begin to tell."""
         self._runner = runner
-        self._began_at = runner.backend.now()
         self._set_timer(runner)
 
     def stop(self) -> None:
@@ -137,21 +135,6 @@ class Ticker:
         self._set_timer(runner)
 
     def _tell(self) -> None:
-        owner, runner = self.owner(), self._runner
-        if owner is None or runner is None:
-            return
-        rows: Counts = owner.counts
-        progress = MapProgress(
-            read=rows.read,
-            answered=rows.answered,
-            failed=rows.failed,
-            reused=rows.reused,
-            damaged=rows.damaged,
-            in_flight=runner.core.statistics().in_flight,
-            limit=runner.core.total_limit,
-            prompt_tokens=rows.prompt_tokens,
-            completion_tokens=rows.completion_tokens,
-            seconds=runner.backend.now() - self._began_at,
-            invalid=rows.invalid,
-        )
-        self._function(progress)
+        owner = self.owner()
+        if owner is not None and self._runner is not None:
+            self._function(owner.progress())

@@ -3,13 +3,13 @@
 Rules:
 - A call that goes again is a new request of its row: the row's time goes on, and its key is that of
   the row as it was given.
-- ``retry_invalid``: the same call again. An answer that was cut off is not asked for again so.
-- ``retry_truncated``: an answer that was cut off goes on where its server can go on with it: the
+- ``invalid``: the same call again. An answer that was cut off is not asked for again so.
+- ``truncated``: an answer that was cut off goes on where its server can go on with it: the
   prompt with the text so far, or the token ids; a chat with ``continue_final_message``. The parts
   are one answer. Elsewhere the call is asked anew with a larger bound, and the first answer's
   tokens are wasted: so with structured output, tools, reasoning, logprobs, ``stop``, penalties, and
   where token ids cannot be joined. A server that cannot go on is asked anew in the same try.
-- The bound doubles from one try to the next. The last try has all of ``max_tokens_at_most``.
+- The bound doubles from one try to the next. The last try has all of ``max_tokens``.
 - An answer that ended below the bound asked for met another one, such as the context's: a larger
   bound would bring the same again.
 - A loop is not gone on with, nor a call with several choices.
@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from json import loads
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from batchclient._core.messages import Request
     from batchclient._shell.runner import Runner
 
-__all__ = ["Repairs", "answers_alike", "check_retries", "check_truncated"]
+__all__ = ["Repair", "Repairs", "answers_alike"]
 
 _MOST_RETRIES = 100
 _MOST_DOUBLINGS = 16
@@ -49,47 +49,72 @@ _ANEW = frozenset(
 ``stop``, ``bad_words`` and penalties a server looks at its own output alone."""
 
 
-def check_retries(retry_invalid: object, response_model: object, params: Mapping[str, Any]) -> None:
-    """Check how often a map asks again for an answer that fits.
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a map does about bad answers: with ``batch_map(…, repair=Repair(truncated=2))``.
+
+    Args:
+        invalid: ask a row again whose answer does not fit ``response_model``, up to so many times,
+            100 at most, unless the answer was cut off. Refused with ``temperature=0`` or a
+            ``seed``: the answer would be the same.
+        truncated: go on with a row's answer that was cut off at its bound, up to so many times, 16
+            at most: where it was cut, or anew with twice the bound where the server cannot go on,
+            and with structured output, tools, reasoning, logprobs, ``stop`` or penalties. A
+            journal's answers that were cut off are gone on with, too. Not after a loop, nor with
+            ``n`` above 1. Before the first row the servers are asked which they are.
+        max_tokens: output tokens of such a row in all, which the last try may use, no less than the
+            call's own ``max_tokens``; by default that, doubled for each try.
 
     Raises:
-        ConfigError: the number is none; or there is no form to fit; or every answer to a prompt
-            would be the same.
+        ConfigError: a number is none, or ``max_tokens`` is given without ``truncated``.
     """
-    _check_number("retry_invalid", retry_invalid, 0, _MOST_RETRIES)
-    if not retry_invalid:
-        return
-    if response_model is None:
-        raise ConfigError("retry_invalid is for answers that have to fit a response_model", field="retry_invalid")
-    same = answers_alike(params)
-    if same:
-        raise ConfigError(
-            f"retry_invalid: with {same} every answer to a prompt is the same; leave one of the two out",
-            field="retry_invalid",
-        )
+
+    invalid: int = 0
+    truncated: int = 0
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("repair.invalid", self.invalid, 0, _MOST_RETRIES)
+        _check_number("repair.truncated", self.truncated, 0, _MOST_DOUBLINGS)
+        if self.max_tokens is not None:
+            _check_number("repair.max_tokens", self.max_tokens, 1, 1 << 30)
+            if not self.truncated:
+                raise ConfigError("repair.max_tokens is for repair.truncated", field="repair.max_tokens")
+
+    def check(self, params: Mapping[str, Any], response_model: object) -> None:
+        """Check that the repairs suit the parameters of all calls.
+
+        Raises:
+            ConfigError: there is no form to fit; or every answer to a prompt would be the same; or
+                the bound is below ``max_tokens``.
+        """
+        if self.invalid:
+            if response_model is None:
+                message = "repair.invalid is for answers that have to fit a response_model"
+                raise ConfigError(message, field="repair.invalid")
+            same = answers_alike(params)
+            if same:
+                message = f"repair.invalid: with {same} every answer to a prompt is the same; leave one of the two out"
+                raise ConfigError(message, field="repair.invalid")
+        self.check_bound(params)
+
+    def check_bound(self, params: Mapping[str, Any]) -> None:
+        """Check the bound beside a call's own.
+
+        Raises:
+            ConfigError: it is lower.
+        """
+        if self.max_tokens is not None:
+            given = _with_extra(params)
+            first = max((each for name in _BOUNDS if type(each := given.get(name)) is int), default=0)
+            if first > self.max_tokens:
+                raise ConfigError(f"repair.max_tokens is at least max_tokens, {first}", field="repair.max_tokens")
 
 
 def answers_alike(params: Mapping[str, Any]) -> str:
     """Return the parameter by which every answer to a prompt is the same; empty: none."""
     given = _with_extra(params)
     return "temperature=0" if given.get("temperature") == 0 else "a seed" if given.get("seed") is not None else ""
-
-
-def check_truncated(retry_truncated: object, max_tokens_at_most: Any, params: Mapping[str, Any]) -> None:
-    """Check how often, and up to which length, a map goes on with an answer that was cut off.
-
-    Raises:
-        ConfigError: a number is none, or a bound is given for nothing, or below ``max_tokens``.
-    """
-    _check_number("retry_truncated", retry_truncated, 0, _MOST_DOUBLINGS)
-    if max_tokens_at_most is not None:
-        _check_number("max_tokens_at_most", max_tokens_at_most, 1, 1 << 30)
-        if not retry_truncated:
-            raise ConfigError("max_tokens_at_most is for retry_truncated", field="max_tokens_at_most")
-        given = _with_extra(params)
-        first = max((each for name in _BOUNDS if type(each := given.get(name)) is int), default=0)
-        if first > max_tokens_at_most:
-            raise ConfigError(f"max_tokens_at_most is at least max_tokens, {first}", field="max_tokens_at_most")
 
 
 def _with_extra(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,24 +131,17 @@ class Repairs:
     """The repairs of one map.
 
     Args:
-        retry_invalid, retry_truncated: how often a row is asked again, at most.
-        max_tokens_at_most: output tokens of a row in all; ``None``: as many as doublings give.
+        repair: how often a row is asked again, at most, and up to which length.
         make: makes the row's request of another input and other fields than a request's.
 
     Attributes:
+        goes_on: whether answers that were cut off are gone on with.
         invalid: answers that did not fit.
     """
 
-    def __init__(
-        self,
-        retry_invalid: int,
-        retry_truncated: int,
-        max_tokens_at_most: int | None,
-        make: Callable[[Request, Any, dict[str, Any]], Request],
-    ) -> None:
-        self._retry_invalid = retry_invalid
-        self.retry_truncated: int = retry_truncated
-        self._most = max_tokens_at_most
+    def __init__(self, repair: Repair, make: Callable[[Request, Any, dict[str, Any]], Request]) -> None:
+        self._repair = repair
+        self.goes_on: bool = repair.truncated > 0
         self._make = make
         self.invalid: int = 0
 
@@ -131,7 +149,7 @@ class Repairs:
         """Count an answer that does not fit; return the request that asks anew, if there is to be one."""
         self.invalid += 1
         runner.wasted_tokens += _tokens_of(error.completion)
-        if row.retries >= self._retry_invalid or not error.retryable or row.request is None:
+        if row.retries >= self._repair.invalid or not error.retryable or row.request is None:
             return None
         row.retries += 1
         return row.request.anew()
@@ -183,16 +201,16 @@ class Repairs:
     def _next(self, cut: Cut, runner: Runner) -> Request | None:
         first, answer = cut.first, cut.answer
         shape = first.shape
-        bound = shape.max_output_tokens or self._most
-        if cut.tries >= self.retry_truncated or shape.weight != 1 or bound is None:
+        bound = shape.max_output_tokens or self._repair.max_tokens
+        if cut.tries >= self._repair.truncated or shape.weight != 1 or bound is None:
             return None
-        most = self._most or bound << self.retry_truncated
+        most = self._repair.max_tokens or bound << self._repair.truncated
         made = cut.made or bound
         cut.tries += 1
         goal = bound
         while goal <= made:
             goal *= 2
-        goal = most if cut.tries == self.retry_truncated else min(goal, most)
+        goal = most if cut.tries == self._repair.truncated else min(goal, most)
         if goal <= made:
             return None
         cut.goal = goal

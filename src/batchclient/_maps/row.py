@@ -124,7 +124,7 @@ class Row:
     def set_result(self, answer: Any) -> None:
         self.attempts += answer.attempts
         owner = self._map()
-        if owner is not None and owner.repairs.retry_truncated and (answer := owner._repair(self, answer)) is None:
+        if owner is not None and owner.repairs.goes_on and (answer := owner._repair(self, answer)) is None:
             return
         self._end(answer)
 

@@ -26,9 +26,9 @@ from batchclient.errors import ClientClosed
 from batchclient.health import Health
 from batchclient.maps import Map
 from batchclient.stream import Stream
-from batchclient.types import AnswerT, Completion, Delta, MapResult
+from batchclient.types import AnswerT, Completion, Delta, MapProgress, MapResult
 
-__all__ = ["Feed", "SyncMap", "SyncStream"]
+__all__ = ["Feed", "SyncRowStream", "SyncStream"]
 
 _T = TypeVar("_T")
 
@@ -126,8 +126,8 @@ async def _next_pieces(stream: Stream) -> list[Delta]:
     return pieces
 
 
-class SyncMap(_Fetched[MapResult[AnswerT]]):
-    """The rows of a map, as an iterator. See ``SyncBatchClient.stream_map``.
+class SyncRowStream(_Fetched[MapResult[AnswerT]]):
+    """The rows of ``SyncBatchClient.stream_map`` or ``run``, as an iterator and a context manager.
 
     ``close()``, the end of ``with``, or a ``break`` that drops the iterator ends the map.
     """
@@ -153,15 +153,13 @@ class SyncMap(_Fetched[MapResult[AnswerT]]):
         self._room = rows.room
         """Documents that may be read before the next row is taken."""
 
-    @property
-    def source_error(self) -> Exception | None:
-        """The error that ended the reading of documents early."""
-        return self._source.source_error
+    def __repr__(self) -> str:
+        return f"<SyncRowStream{repr(self._source)[4:]}"
 
     @property
-    def invalid(self) -> int:
-        """Answers that did not fit ``response_model``, whether they were asked again or not."""
-        return self._source.invalid
+    def counts(self) -> MapProgress:
+        """How far it is now; as ``progress`` is told."""
+        return self._bridge.ask(self._source.progress)
 
     @property
     def health(self) -> Mapping[Health, int]:

@@ -80,7 +80,7 @@ class Audit:
         """Ask the rows again."""
         self._drawn = [each for each in self._drawn if not self._call_of(each[0]).params.get("temperature")]
         rows = [row for row, _ in self._drawn]
-        async with self._client.stream_map(rows, rows=self._call_of, **self._alone) as results:
+        async with self._client.stream_map(rows, self._call_of, **self._alone) as results:
             async for result in results:
                 row, before = self._drawn[result.index]
                 if isinstance(result.answer, Completion):

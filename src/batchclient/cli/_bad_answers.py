@@ -19,7 +19,7 @@ class BadAnswers:
 
     Args:
         params: of the calls. Their bound on the tokens is the truncated answers' length.
-        retries: the job's options for such answers, in ``stream_map``'s words.
+        retries: the job's options for such answers, in ``Repair``'s words.
 
     Attributes:
         total: answers of all kinds, the good ones included.
@@ -33,7 +33,7 @@ class BadAnswers:
         bounds = (params.get(name) for name in ("max_tokens", "max_completion_tokens"))
         self._longest: int = max((bound for bound in bounds if type(bound) is int), default=0)
         """Output tokens of a truncated answer. Several answers of a list may share an estimate."""
-        self._tried: int = retries.get("max_tokens_at_most") or self._longest << retries.get("retry_truncated", 0)
+        self._tried: int = retries.get("max_tokens") or self._longest << retries.get("truncated", 0)
         """Output tokens that this job lets an answer have."""
         self._mendable = False
 

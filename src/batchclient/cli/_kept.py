@@ -306,7 +306,7 @@ class Kept:
             if not options.new and os.path.lexists(_fresh_of(self.place)):
                 way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"
             raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
-        is_another = options.retries["retry_truncated"] and self._told.get("retries") != options.retries
+        is_another = options.retries["truncated"] and self._told.get("retries") != options.retries
         if options.pilot and (options.retry_failed or (journal.rows and is_another)):
             raise Refusal(f"--pilot is for new rows; leave it out where rows of {journal.path} are asked again")
         output = self._output

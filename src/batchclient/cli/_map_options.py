@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from batchclient._maps.repairs import Repair
 from batchclient.cli._cost import Cost
 from batchclient.cli._metrics import Address
 from batchclient.jobs.forms import OutputForm
@@ -98,7 +99,8 @@ class MapOptions:
             "timeout_s": self.timeout_s,
             "priority": self.priority,
             "response_model": self.schema,
-            **self.retries,
+            "repair": Repair(self.retries["invalid"], self.retries["truncated"], self.retries["max_tokens"]),
+            **({"runaway": True} if self.retries["runaway"] else {}),
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

@@ -27,6 +27,7 @@ from batchclient.errors import TooManyBadRows
 from batchclient.jobs import Row
 from batchclient.jobs.forecast import Interval, Look, seconds, share, total
 from batchclient.jobs.source import in_thread
+from batchclient.maps import map_of
 
 __all__ = ["Pilot", "asks"]
 
@@ -72,7 +73,7 @@ class Pilot:
         journal = None if kept is None else kept.journal
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
-        self._results = client.stream_map(rows, rows=call_of, **options.arguments, journal=journal)
+        self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal))
         self._rules = [FailIf([rule], options.call) for rule in options.fail_if]
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""

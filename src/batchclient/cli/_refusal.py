@@ -34,9 +34,9 @@ _OPTIONS = {
     "max_tokens": "--max-tokens",
     "temperature": "--temperature",
     "response_model": "--schema",
-    "retry_invalid": "--retry-invalid",
-    "retry_truncated": "--retry-truncated",
-    "max_tokens_at_most": "--max-tokens-at-most",
+    "repair.invalid": "--retry-invalid",
+    "repair.truncated": "--retry-truncated",
+    "repair.max_tokens": "--max-tokens-at-most",
     "runaway": "--runaway",
     "fail_if": "--fail-if",
     **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "media-root", "shard")},
@@ -45,7 +45,7 @@ _OPTIONS = {
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
 _IN_WORDS = re.compile(
-    r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|retry_(?:invalid|truncated)|max_tokens_at_most)\b"
+    r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|repair\.(?:invalid|truncated|max_tokens))\b"
 )
 """Arguments that the library's own messages name; no server's message has such names."""
 

@@ -42,6 +42,7 @@ from batchclient.jobs.inputs import open_source, shown
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status, of_signal
+from batchclient.maps import map_of
 from batchclient.templates import fields_of
 from batchclient_script import CLOSED
 
@@ -208,7 +209,8 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         added=partial(added_for, replace(options, output_form=form_of(options.output, options.output_form))),
     )
     # Wrong parameters are refused while nothing is made.
-    client.stream_map((), rows=options.rows if options.prompt is None else prompts.read, **options.arguments)
+    made = {"rows": options.rows} if options.prompt is None else {"prompt": prompts.read}
+    client.stream_map((), **made, **options.arguments)
     try:
         first = source.first()
     except OSError as error:
@@ -224,7 +226,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         if prompts.model is not None:
             options = replace(options, client=options.client | {"model": prompts.model})
             client = BatchClient(**options.client)
-        client.stream_map((), rows=call_of, **options.arguments)
+        client.stream_map((), prompt=call_of, **options.arguments)
     return options, client, prompts
 
 
@@ -251,13 +253,14 @@ def _make_job(
     writer = writer_of(options, source)
     if options.media is not None:
         source.load(options.media.read_ahead)
-    results = client.stream_map(
+    rows = client.stream_map(
         source.rows(),
-        rows=call_said,
+        prompt=call_said,
         ordered=options.ordered,
         **options.arguments,
         journal=None if kept is None else kept.journal,
     )
+    results = map_of(rows)
     if options.media is not None:
         results.on_finished = options.media.leave
     # A bar and rows on one terminal would write over each other.
