@@ -67,12 +67,15 @@ class Usage:
         completion_tokens: of all choices.
         prompt_tokens_estimated: whether ``prompt_tokens`` is a share or an estimate.
         completion_tokens_estimated: the same of ``completion_tokens``.
+        cached_tokens: of the prompt, those that the server had in its cache, where it told them of
+            this call alone; else ``None``.
     """
 
     prompt_tokens: int
     completion_tokens: int
     prompt_tokens_estimated: bool = False
     completion_tokens_estimated: bool = False
+    cached_tokens: int | None = None
 
     @property
     def estimated(self) -> bool:

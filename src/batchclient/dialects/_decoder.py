@@ -329,6 +329,7 @@ def usage_together(usages: list[Usage | None]) -> Usage | None:
         completion_tokens,
         first.prompt_tokens_estimated,
         any(usage.completion_tokens_estimated for usage in known),
+        first.cached_tokens,
     )
 
 
@@ -338,7 +339,10 @@ def usage_in(usage: object) -> Usage | None:
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(prompt) is int and type(completion) is int and 0 <= prompt < TOO_MANY and 0 <= completion < TOO_MANY:
-        return Usage(prompt, completion)
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        is_told = type(cached) is int and 0 <= cached <= prompt
+        return Usage(prompt, completion, cached_tokens=cached if is_told else None)
     return None
 
 

@@ -98,8 +98,10 @@ def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage
         shares[place] = share
     # A single open share gets the rest; where there is a token for each text, each has one.
     guessed = frozenset(open_ if len(open_) > 1 and left > texts else ())
+    # Of a list's sum nobody knows whose tokens were cached.
+    cached = told.cached_tokens if len(requests) == 1 else None
     return [
-        Usage(prompt, share or 0, prompts[1], place in guessed)
+        Usage(prompt, share or 0, prompts[1], place in guessed, cached)
         for place, (prompt, share) in enumerate(zip(prompts[0], shares, strict=True))
     ]
 

@@ -31,6 +31,14 @@ def usages():
         yield Case(f"A streamed list's sum comes too late for its answers, from {name}",
                    asked("a", "b", dialect=name, max_tokens=20), late,
                    {0: {"usage": guessed[1]}, 1: {"usage": Usage(1, 7, True, True)}})
+    for cached, read in ((3, 3), (0, 0), (9, None), (-1, None), (True, None), ("3", None), (None, None)):
+        told = {**tokens(4, 2), "prompt_tokens_details": None if cached is None else {"cached_tokens": cached}}
+        yield Case(f"Cached tokens are those of a call alone: {cached!r}, plain", asked("p", streamed=False),
+                   plain(choice(0), usage=told), {0: {"usage": Usage(4, 2, cached_tokens=read)}})
+        yield Case(f"Cached tokens are those of a call alone: {cached!r}, in a stream", P,
+                   stream(piece("t", "stop", usage=told)), {0: {"usage": Usage(4, 2, cached_tokens=read)}})
+        yield Case(f"Cached tokens are those of a call alone: {cached!r}, not of a list", asked("p", "q", streamed=False),
+                   plain(choice(0), choice(1), usage=told), {0: {"usage": Usage(2, 1, True)}, 1: {"usage": Usage(2, 1, True)}})
     for told in (None, 5, [], {}, {"prompt_tokens": 1}, tokens(-1, 1), tokens("1", 1), tokens(True, 1)):
         yield Case(f"The usage {told} makes no sense and is none, in a stream", P,
                    stream(piece("t", "stop", usage=told)), {0: {"text": "t", "usage": None}})
