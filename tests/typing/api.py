@@ -39,9 +39,13 @@ from batchclient import (
     RemoteError,
     Repair,
     RetryPolicy,
+    RowCall,
+    RowClient,
+    RowStream,
     Statistics,
     Stream,
     SyncBatchClient,
+    SyncRowStream,
     SyncStream,
     TenacityRetry,
     TransportError,
@@ -153,6 +157,31 @@ async def mapping(client: BatchClient) -> None:
         assert_type(row.completion, Completion | None)
         assert_type(row.error, Exception | None)
     await results.aclose()
+
+
+async def review(row: dict[str, str], client: RowClient) -> int:
+    draft = await client.chat([{"role": "user", "content": row["title"]}], max_tokens=5, response_model=Verdict)
+    assert_type(draft, Completion)
+    assert_type((await client.embed("a")).vector[0], float)
+    assert_type(await client.rerank("q", ["a"], top_n=1), list[RankedDocument])
+    return len(draft.text)
+
+
+def call_of(document: Any) -> RowCall:
+    return RowCall("embed", document, {"dimensions": 8})
+
+
+async def functions(client: BatchClient, blocking: SyncBatchClient) -> None:
+    results = client.run(review, rows(), ordered=True, fail_if=["failed>5%"], journal=Journal("j"))
+    assert_type(results, RowStream[int])
+    async with results:
+        async for result in results:
+            assert_type(result, MapResult[int])
+            assert_type(result.answer, int | None)
+    assert_type(results.counts, MapProgress)
+    assert_type(blocking.run(review, [{"title": "a"}]), SyncRowStream[int])
+    assert_type(client.stream_map(["a"], call_of), RowStream[Any])
+    assert_type(await client.batch_map(["a"], call_of), MapResults[Any])
 
 
 async def living(client: BatchClient) -> None:
