@@ -10,8 +10,8 @@ from tests.crashes.functions import LIMIT, expected
 from batchclient.journal.held import HeldJournal
 
 DRAWS, SHORT = 60, 3
-GROUP = 2 * 64 // 3
-"""Answers of a group that is being written, and of one that gathers: each a third of the open rows at most."""
+GROUP = 64
+"""Answers that are not written: of groups on their way, and of one that gathers. Each has a third of the open rows."""
 
 
 def committed(journal):
