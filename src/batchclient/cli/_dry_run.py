@@ -69,7 +69,7 @@ class Reading:
         call_of: from a row to its call.
         random_rows, longest_rows: usable rows to keep, at most: drawn at random, and those of the
             longest prompts.
-        params, retries: of the job, in ``stream_map``'s words.
+        params, retries: of the job, the latter in ``Repair``'s words.
 
     Attributes:
         rows: all of them, counted.
@@ -333,7 +333,7 @@ def _most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) -
     if not bounds:
         return None
     # An answer that is cut off goes on where it is one alone.
-    most = retries.get("max_tokens_at_most") or max(bounds) << retries.get("retry_truncated", 0)
+    most = retries.get("max_tokens") or max(bounds) << retries.get("truncated", 0)
     return most if n == 1 else n * max(bounds)
 
 
