@@ -75,7 +75,7 @@ from batchclient.types import (
 
 if TYPE_CHECKING:
     from batchclient._client.functions import RowClient
-    from batchclient._maps.repairs import Repair
+    from batchclient._maps.repair import Repair
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
     from batchclient.price import Price
@@ -86,7 +86,7 @@ _LATER = {
     **dict.fromkeys(("AdaptiveLimit", "Batching", "Http", "Queue", "Server", "Telemetry"), "batchclient.options"),
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
-    "Repair": "batchclient._maps.repairs",
+    "Repair": "batchclient._maps.repair",
     "RowClient": "batchclient._client.functions",
     **dict.fromkeys(("RowCall", "read_call"), "batchclient.rows"),
     **dict.fromkeys(("SyncBatchClient", "SyncRowStream", "SyncStream"), "batchclient.sync"),

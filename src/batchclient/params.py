@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from batchclient._maps.repairs import Repair
+    from batchclient._maps.repair import Repair
     from batchclient.journal import HeldJournal, Journal
     from batchclient.types import MapProgress
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from batchclient._client.map_methods import MapJob
 from batchclient._maps.arrow import ArrowTable, documents_of
-from batchclient._maps.repairs import Repair
+from batchclient._maps.repair import Repair
 from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import RowCall, RowForm, RowParams
 from batchclient._threads.bridge import Bridge

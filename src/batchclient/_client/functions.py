@@ -28,7 +28,8 @@ from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.functions import FunctionCall, FunctionRow, Turns
 from batchclient._maps.journaled import Journaled
 from batchclient._maps.progress import Ticker
-from batchclient._maps.repairs import Repair, Repairs
+from batchclient._maps.repair import Repair
+from batchclient._maps.repairs import Repairs
 from batchclient._maps.row import Row
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.runner import Runner

@@ -25,7 +25,8 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
 from batchclient._maps.arrow import ArrowTable, Documents, documents_of
 from batchclient._maps.progress import Ticker
-from batchclient._maps.repairs import Repair, Repairs, answers_alike
+from batchclient._maps.repair import Repair, answers_alike
+from batchclient._maps.repairs import Repairs
 from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls, RowForm, RowParams, known_names, merged
 from batchclient._shell.callbacks import call_back

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from batchclient._maps.repairs import Repair
+from batchclient._maps.repair import Repair
 from batchclient.cli._cost import Cost
 from batchclient.cli._metrics import Address
 from batchclient.jobs.forms import OutputForm
