@@ -63,18 +63,19 @@ class FunctionRow(Row):
         Raises:
             ConfigError: the row has no ``id``, and is no JSON.
         """
-        self.own_id = own = own_id_of(self.document)
+        own = own_id_of(self.document)
+        self.own_id: str | None = own
         try:
             text = own or json.dumps(self.document, sort_keys=True, default=plain)
         except (TypeError, ValueError, RecursionError):
             if needs_key:
                 message = "the row has no id and is no JSON, so a journal cannot know it again; give it a field id"
                 raise ConfigError(message, field="rows") from None
-            self.id = f"row-{self.index}"
+            self.id: str = f"row-{self.index}"
             return
         digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
-        self.n = seen.number(int.from_bytes(digest[:8], "big"))
-        self.key = sha256(b"%b %d" % (digest, self.n)).digest()
+        self.n: int = seen.number(int.from_bytes(digest[:8], "big"))
+        self.key: bytes = sha256(b"%b %d" % (digest, self.n)).digest()
         self.id = own or f"{digest[:8].hex()}-{self.n}"
 
     def key_of(self, *asked: bytes) -> tuple[bytes, int]:
@@ -88,8 +89,9 @@ class FunctionRow(Row):
 
     def end(self, answer: Any, error: Exception | None) -> None:
         """Take what the function has returned or raised."""
-        self.answer, self.error = answer, error
-        self.reused = 0 < self.asked == self.kept
+        self.answer: Any = answer
+        self.error: Exception | None = error
+        self.reused: bool = 0 < self.asked == self.kept
         self._finish()
 
 

@@ -82,7 +82,8 @@ class Packed:
     """
 
     def __init__(self, file: Bytes, by: str) -> None:
-        self.read = self.made = 0
+        self.read: int = 0
+        self.made: int = 0
         self._packed = file
         self._by = by
         self._source: Any = _OPEN[by](Chunks(self._read))
