@@ -12,6 +12,7 @@ import pytest
 
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.lease import Lease
+from batchclient.journal.lines import fields_in
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.fakes.pages import serving
 
@@ -378,13 +379,13 @@ def test_a_signal_while_the_journal_is_opened_gives_the_lease_back(cli_map, monk
     source = write_rows(tmp_path / "in.jsonl", rows_of(2))
     assert cli_map(source, "-o", out).exit_code == 0
     out.unlink()
-    read, sent = HeldJournal._read, server.requests
+    sent = server.requests
 
-    def interrupted(self):
-        read(self)
+    def interrupted(line):
         os.kill(os.getpid(), signal.SIGTERM)
+        return fields_in(line)
 
-    monkeypatch.setattr(HeldJournal, "_read", interrupted)
+    monkeypatch.setattr("batchclient.journal.held.fields_in", interrupted)
     assert cli_map(source, "-o", out).exit_code == 143
     assert (names(tmp_path), server.requests) == (["in.jsonl", "out.jsonl.journal"], sent)
     monkeypatch.undo()

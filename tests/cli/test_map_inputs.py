@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import threading
 
 import pytest
@@ -121,8 +122,13 @@ def test_pictures_are_parts_of_the_chat_and_paths_stay_in_the_output(cli, tmp_pa
 
 
 def test_a_pilot_opens_the_pictures_of_its_rows_alone_and_a_finished_job_none(cli, tmp_path, out, monkeypatch):
-    opened, of = [], Media._bytes_of
-    monkeypatch.setattr(Media, "_bytes_of", lambda self, value, most: opened.append(value) or of(self, value, most))
+    opened, open_file = [], os.open
+
+    def noted(path, *options, **more):
+        opened.extend([path] if os.fspath(path).endswith("a.png") else [])
+        return open_file(path, *options, **more)
+
+    monkeypatch.setattr(os, "open", noted)
     choice = {"index": 0, "message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}
     (tmp_path / "a.png").write_bytes(PNG)
     source = write_rows(tmp_path / "in.jsonl", [{"picture": "a.png", "text": f"{number}"} for number in range(60)])

@@ -138,8 +138,9 @@ def test_foreign_words_are_text_in_every_command(cli, foreign, tmp_path, monkeyp
 
 
 def test_the_librarys_records_are_text_in_commands_without_a_log_of_their_own(cli, monkeypatch):
-    monkeypatch.setattr("batchclient.cli.doctor.core_share", lambda: logging.getLogger("batchclient").warning(FOREIGN))
-    check(cli("doctor", "http://127.0.0.1:1/v1"))
+    log = logging.getLogger("batchclient")
+    monkeypatch.setattr("batchclient.cli.metrics.put", lambda *_lines: log.warning(FOREIGN))
+    check(cli("metrics", "list"))
 
 
 def test_what_is_written_above_the_bar_is_text(capsys, monkeypatch):

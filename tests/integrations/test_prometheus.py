@@ -378,7 +378,7 @@ async def test_a_reader_that_says_nothing_keeps_no_other_waiting(mock):
 
 
 async def test_a_request_that_drips_is_dropped(mock, monkeypatch):
-    monkeypatch.setattr("batchclient._metrics.server._LONGEST_REQUEST_S", 0.3)
+    monkeypatch.setattr("batchclient._metrics.server.LONGEST_REQUEST_S", 0.3)
     async with mock.client() as client:
         with serve(client, 0) as server, socket.create_connection(("127.0.0.1", server.port)) as dripping:
             dripping.settimeout(0.05)

@@ -26,7 +26,7 @@ from batchclient.errors import ConfigError
 
 __all__ = ["Page", "PageServer"]
 
-_LONGEST_REQUEST_S = 10.0
+LONGEST_REQUEST_S = 10.0
 _LOOK_EVERY_S = 0.1
 _GREATEST_PORT = 65_535
 Page = Callable[[], tuple[bytes, str]]
@@ -144,7 +144,7 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
     recent = Recent()
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _LONGEST_REQUEST_S
+        timeout = LONGEST_REQUEST_S
         server_version = "batchclient"
         sys_version = ""
         error_content_type = "text/plain; charset=utf-8"
@@ -153,7 +153,7 @@ def _handler_of(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
         def setup(self) -> None:
             super().setup()
             self.rfile.close()
-            self.rfile = io.BufferedReader(_Reading(self.connection, _LONGEST_REQUEST_S))
+            self.rfile = io.BufferedReader(_Reading(self.connection, LONGEST_REQUEST_S))
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
             """Answer what is no request for a page; nothing of it is repeated."""
