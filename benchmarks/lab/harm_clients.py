@@ -113,12 +113,17 @@ def run_ours(drawn: Draw) -> Run:
 
 
 def _in_virtual_time(main: Callable[[], Awaitable[Run]]) -> Run:
-    logging.getLogger("batchclient").setLevel(logging.CRITICAL)
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        loop = runner.get_loop()
-        began = loop.time()
-        with wall_time(lambda: EPOCH_S + loop.time() - began):
-            return runner.run(main())  # type: ignore[arg-type]
+    log = logging.getLogger("batchclient")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            loop = runner.get_loop()
+            began = loop.time()
+            with wall_time(lambda: EPOCH_S + loop.time() - began):
+                return runner.run(main())  # type: ignore[arg-type]
+    finally:
+        log.setLevel(level)
 
 
 async def _within_horizon(drawn: Draw, work: Awaitable[None]) -> None:
