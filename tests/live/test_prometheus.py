@@ -19,6 +19,6 @@ def test_no_panel_is_empty_beside_a_real_vllm(vllm_server: LiveServer, tmp_path:
         async with BatchClient(vllm_server.base_url, model=vllm_server.model) as client:
             client.retune(limit=64)
             address = vllm_server.base_url.removeprefix("http://").removesuffix("/v1")
-            return await watched(client, {"vllm": address}, tmp_path, names=["vllm"])
+            return await watched(client, {"vllm": address}, tmp_path, "vllm")
 
     assert asyncio.run(story()) == []
