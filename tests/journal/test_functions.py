@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections import Counter
 from itertools import count
@@ -10,7 +11,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 from tests.journal.jobs import look, sent_prompts, states
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, plain
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, plain, settle
 
 from batchclient import (
     BadRequest,
@@ -308,6 +309,45 @@ async def test_an_iterator_that_is_left_cancels_its_functions_and_keeps_what_cam
     assert states(path) == ["answered"]
     _, server = await run(ask, journal=path)
     assert len(sent_prompts(server)) == 5
+
+
+@pytest.mark.parametrize("max_tokens", [8, -1], ids=["answered", "refused"])
+async def test_what_a_loop_has_left_ends_at_once_and_frees_the_journal(path, max_tokens):
+    async def ask(row, client):
+        return (await client.complete(row["text"], max_tokens=8 if row["id"] else max_tokens)).text
+
+    server = ScriptedTransport(Reply(), *[Reply(chunks=[1000, b""])] * 5)
+    gc.disable()
+    try:
+        async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
+            kept = []
+            async for result in client.run(ask, ROWS, journal=path):
+                kept.append(result)
+                break
+            await settle()
+            assert client.statistics().in_flight == 0
+            HeldJournal.open(path).close()
+    finally:
+        gc.enable()
+
+
+async def test_two_may_end_an_iterator_whose_functions_tidy_up():
+    async def ask(row, client):
+        try:
+            return (await client.complete(row["text"])).text
+        finally:
+            with anyio.CancelScope(shield=True):
+                await settle()
+
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
+        rows = client.run(ask, ROWS)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(anext, rows, None)
+                await server.arrived(6)
+                group.start_soon(rows.aclose)
+                await rows.aclose()
 
 
 async def test_a_call_that_the_function_leaves_is_not_kept(path):

@@ -231,8 +231,9 @@ class RowClient:
         finish: Finish | None,
     ) -> FunctionCall:
         """Make a call's request, and send it or ask the journal for it; nothing is awaited."""
-        rows, row, calls = self._open_rows(), self._row, self._client._calls
-        call = FunctionCall(self._rows, row, rows.turns, runner.backend.waiter())
+        # The map is in no variable here: the traceback of a row's error would hold it.
+        row, calls = self._row, self._client._calls
+        call = FunctionCall(self._rows, row, self._open_rows().turns, runner.backend.waiter())
         call.finish = finish
         seconds, now = calls.deadline(timeout_s, 0.0), runner.backend.now()
 
@@ -255,7 +256,7 @@ class RowClient:
         call.key, call.n = row.key_of(*asked)
         row.calls.add(call)
         row.asked += 1
-        rows.enter(call, request)
+        self._open_rows().enter(call, request)
         return call
 
 
@@ -331,10 +332,13 @@ class _FunctionMap(Map[_T]):
         ordered: bool,
         **parts: Any,
     ) -> None:
-        repairs = Repairs(Repair(), _no_request)
-        super().__init__(
-            documents, _no_request, client._start, self._most_open, ordered=ordered, repairs=repairs, **parts
-        )
+        repairs, own = Repairs(Repair(), _no_request), weakref.ref(self)
+
+        def look_ahead() -> int:
+            rows = own()
+            return _LEAST_OPEN if rows is None else rows.most_open()
+
+        super().__init__(documents, _no_request, client._start, look_ahead, ordered=ordered, repairs=repairs, **parts)
         self._client = client
         self._function = function
         self._tasks: dict[int, Callable[[], bool]] = {}
@@ -343,7 +347,8 @@ class _FunctionMap(Map[_T]):
         self.turns: Turns
         self.runner: Runner
 
-    def _most_open(self) -> int:
+    def most_open(self) -> int:
+        """How many rows may be at work."""
         return max(_LEAST_OPEN, _LIMITS_OPEN * (0 if self._runner is None else self._runner.core.total_limit))
 
     @property
@@ -356,7 +361,8 @@ class _FunctionMap(Map[_T]):
         await super().aclose()
         with anyio.CancelScope(shield=True):
             while self._tasks and not self.runner.ended:
-                self._none_left = anyio.Event()
+                if self._none_left is None or self._none_left.is_set():
+                    self._none_left = anyio.Event()
                 await self._none_left.wait()
 
     def enter(self, call: FunctionCall, request: Request) -> None:
