@@ -175,10 +175,13 @@ async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here(m
     async with make("http://127.0.0.1:9/v1") as client:
         await complete(client)
         assert [(each["read"], each["connect"]) for each in timeouts] == [(600, 5)]
+        for bounded in (3, HTTP.Timeout(9, connect=1)):
+            await complete(client, timeout=bounded)
+        await complete(client.with_options(timeout=7))
         # More than the silence that is borne: openai's own way.
         for longer in (None, 601):
             await complete(client, timeout=longer)
-        assert client.statistics().alone == {"no company": 1, Past.TIMEOUT: 2}
+        assert client.statistics().alone == {"no company": 4, Past.TIMEOUT: 2}
 
 
 async def test_a_call_may_have_more_time_than_its_client():
@@ -300,11 +303,13 @@ async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
             Counting(**given, dialect="vllm", preset="throughput", batching=Batching(linger_s=0.01)) as counting,
         ):
             await complete(signing)
+            # A client looks for its platform once, in a thread.
+            await complete(counting)
             await asyncio.gather(*[complete(counting, f"{n}") for n in range(4)])
-            assert counting.posts == 4
-    signed, *shared = (heard for heard in server.heard if heard.method == "POST")
+            assert counting.posts == 5
+    signed, _, several = (heard for heard in server.heard if heard.method == "POST")
     assert signed.header("x-signed") == "yes"
-    assert len(shared) < 4
+    assert len(several.prompts) == 4
 
 
 async def test_a_raw_response_tells_its_retries_and_its_time():

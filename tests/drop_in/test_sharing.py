@@ -38,11 +38,13 @@ def give_by_a_copy(client, n, headers):
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
 async def test_headers_that_do_not_count_keep_nobody_apart(headers):
     async with RawServer() as server, make(server.url, **TOGETHER) as client:
+        # openai's own way, which a call with a removed header takes, looks once for the platform, in a thread.
+        await give(client, 8, headers(8))
         await asyncio.gather(*[give(client, n, headers(n)) for n in range(8)])
-        assert client.statistics().alone.keys() <= {"no company"}
-    assert len(server.heard) < 8
-    assert {heard.header("traceparent") for heard in server.heard} == {None}
-    assert {heard.header("x-b3-traceid") for heard in server.heard} == {None}
+        assert client.statistics().shared == 8
+    _, heard = server.heard
+    assert len(heard.prompts) == 8
+    assert heard.header("traceparent") is heard.header("x-b3-traceid") is None
 
 
 async def test_labels_of_a_copy_keep_nobody_apart():
