@@ -286,6 +286,14 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         rows = self._rows.values()
         return [each for row in rows if (request := row.request) is not None for each in (request, *row.others)]
 
+    def _may_join_a_group(self) -> int:
+        """How many rows may be under way, of which a group of the journal is a part."""
+        return self._look_ahead()
+
+    def _waits_for_the_disk(self) -> bool:
+        """Whether rows that have ended are still to be handed out before a fault is raised."""
+        return False
+
     def _stop_tasks(self) -> Callable[[], object] | None:
         """Return what ends the map's tasks, and does not hold the map."""
         return self._stop_reader
@@ -373,7 +381,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         await self.prepare()
         if self._runner is None and not self._closed:
             if self._journaled is not None:
-                await self._journaled.open(self._start(), self._look_ahead())
+                await self._journaled.open(self._start(), self._may_join_a_group())
             # Several may have waited.
             self._begin()
 
@@ -410,7 +418,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             if not self._may_read:
                 self._may_read = True
                 continue
-            if self._fault is not None:
+            if self._fault is not None and not self._waits_for_the_disk():
                 raise self._fault
             if self._journaled is not None:
                 self._journaled.nudge()

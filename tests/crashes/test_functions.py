@@ -10,8 +10,8 @@ from tests.crashes.functions import LIMIT, expected
 from batchclient.journal.held import HeldJournal
 
 DRAWS, SHORT = 60, 3
-GROUP = 64
-"""Answers that are not written: of groups on their way, and of one that gathers. Each has a third of the open rows."""
+UNWRITTEN = 24
+"""Answers of the last turn, and those that came while the thread synced a group: two were seen on a quiet machine."""
 
 
 def committed(journal):
@@ -44,4 +44,4 @@ def test_a_function_killed_at_a_random_moment_ends_as_if_it_had_not_been(seed, c
     assert not first.came + second.came - needed - needed, "a call was sent more than twice"
     again = first.came.total() + second.came.total() - needed.total()
     assert again == first.came.total() - kept, "what the journal had was sent"
-    assert again <= LIMIT + GROUP
+    assert again <= LIMIT + UNWRITTEN

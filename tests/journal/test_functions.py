@@ -350,6 +350,90 @@ async def test_two_may_end_an_iterator_whose_functions_tidy_up():
                 await rows.aclose()
 
 
+def test_a_call_that_the_function_leaves_behind_ends_with_the_iterator():
+    ends = []
+
+    async def leave_behind(row, client):
+        async def behind():
+            with pytest.raises(ClientClosed) as ended:
+                await client.complete("held", max_tokens=8)
+            ends.append(ended.type)
+
+        ends.append(asyncio.ensure_future(behind()))
+        await asyncio.sleep(0)
+        await client.complete(row["text"], max_tokens=8)
+
+    async def story():
+        server = ScriptedTransport(Reply(chunks=[1000, b""]))
+        async with make_client(server, batching=Batching(max_size=1)) as client:
+            async with client.run(leave_behind, ROWS[:1]) as rows:
+                assert [row.error async for row in rows] == [None]
+            await asyncio.wait_for(ends[0], 10)
+            assert client.statistics().in_flight == 0
+
+    asyncio.run(story())
+    assert ends[1:] == [ClientClosed]
+
+
+async def test_rows_that_had_ended_are_handed_out_though_the_client_is_closed_amid_the_others(path):
+    async def ask(row, client):
+        return (await client.complete(row["text"], max_tokens=8)).text
+
+    async def close_soon():
+        while not client.statistics().succeeded:
+            await anyio.sleep(0)
+        await settle()
+        await client.aclose()
+
+    server, results, raised = ScriptedTransport(Reply(), Reply(chunks=[1000, b""])), [], []
+    async with (
+        make_client(server, limit=2, batching=Batching(max_size=1)) as client,
+        anyio.create_task_group() as group,
+        client.run(ask, ROWS[:2], journal=path) as rows,
+    ):
+        group.start_soon(close_soon)
+        try:
+            async for result in rows:
+                results.append((result.index, result.error))
+        except ClientClosed as error:
+            raised.append(error)
+    assert (results, len(raised)) == ([(0, None)], 1)
+
+
+async def test_calls_wait_while_the_disk_is_slower_than_the_answers(path, monkeypatch):
+    sync, free = HeldJournal.sync, threading.Event()
+
+    def stands(held):
+        free.wait(30)
+        sync(held)
+
+    async def loop(row, client):
+        for step in range(1_000_000):
+            await client.complete(f"{row['id']} {step}", max_tokens=8)
+
+    async def stand_still():
+        """Return how many calls were made when for a while none is made any more."""
+        made = -1
+        while client.statistics().submitted > made:
+            made = client.statistics().submitted
+            assert made < 50_000, "nothing holds them back"
+            await anyio.sleep(0.1)
+        return made
+
+    monkeypatch.setattr("batchclient._maps.journaled.GROUP_S", 0.005)
+    server = ScriptedTransport()
+    async with make_client(server, limit=64) as client, client.run(loop, ROWS, journal=path) as rows:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anext, rows, None)
+            await server.arrived(1)
+            monkeypatch.setattr(HeldJournal, "sync", stands)
+            made = await stand_still()
+            free.set()
+            while client.statistics().submitted == made:
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+
+
 async def test_a_call_that_the_function_leaves_is_not_kept(path):
     async def race(row, client):
         with anyio.move_on_after(0.01):

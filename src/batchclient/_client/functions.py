@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 import weakref
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -254,7 +255,6 @@ class RowClient:
             asked = [request.shape.answer_key, request.prompt]
         call.request = request
         call.key, call.n = row.key_of(*asked)
-        row.calls.add(call)
         row.asked += 1
         self._open_rows().enter(call, request)
         return call
@@ -336,7 +336,7 @@ class _FunctionMap(Map[_T]):
 
         def look_ahead() -> int:
             rows = own()
-            return _LEAST_OPEN if rows is None else rows.most_open()
+            return _LEAST_OPEN if rows is None else rows.most_open() + rows.unwritten
 
         super().__init__(documents, _no_request, client._start, look_ahead, ordered=ordered, repairs=repairs, **parts)
         self._client = client
@@ -344,6 +344,8 @@ class _FunctionMap(Map[_T]):
         self._tasks: dict[int, Callable[[], bool]] = {}
         """Of each row at work: ends its task, and says whether it had not begun."""
         self._none_left: anyio.Event | None = None
+        self.unwritten: int = 0
+        """Rows whose functions have ended, and whose answers are not all on the disk."""
         self.turns: Turns
         self.runner: Runner
 
@@ -367,6 +369,7 @@ class _FunctionMap(Map[_T]):
 
     def enter(self, call: FunctionCall, request: Request) -> None:
         """Send a call, or ask the journal for it."""
+        self.turns.open[call] = None
         self._enter(call, request, self.runner)
 
     def let_go(self) -> None:
@@ -377,12 +380,14 @@ class _FunctionMap(Map[_T]):
     # A row -----------------------------------------------------------------------------------------------------------
 
     def _make_row(self, index: int, document: Any) -> Row:
-        return FunctionRow(self._weakly, index, document)
+        row = FunctionRow(self._weakly, index, document)
+        row.is_cut = isinstance(self._fault, ClientClosed)
+        return row
 
     def _begin(self) -> None:
         if self._runner is None and not self._closed:
-            self.runner = self._start()
-            self.turns = Turns(self.runner)
+            self.runner, journaled = self._start(), self._journaled
+            self.turns = Turns(self.runner, lambda: journaled is not None and journaled.holds_back)
         super()._begin()
 
     def _prepare_row(self, row: Row, runner: Runner) -> None:
@@ -400,6 +405,7 @@ class _FunctionMap(Map[_T]):
         """Take in a call or a row that has its answer or its error."""
         if not isinstance(row, FunctionCall):
             assert isinstance(row, FunctionRow)
+            self.unwritten += 1
             if not row.unwritten:
                 self._hand_out(row)
             return
@@ -430,7 +436,9 @@ class _FunctionMap(Map[_T]):
                 row.unwritten -= 1
             if not row.ended or row.unwritten or row.finished:
                 return
-        if not isinstance(self._fault, ClientClosed):
+        self.unwritten -= 1
+        assert isinstance(row, FunctionRow)
+        if not row.is_cut:
             super()._hand_out(row)
 
     def _count(self, index: int, row: Row, *, reused: bool) -> None:
@@ -442,6 +450,21 @@ class _FunctionMap(Map[_T]):
         return False
 
     # The end ---------------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, ClientClosed):
+            for row in self._rows.values():
+                row.is_cut = not row.ended  # type: ignore[attr-defined]  # it is a ``FunctionRow``
+        super()._fail(error)
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self._runner is not None:
+            self.turns.look_soon()
+
+    def _waits_for_the_disk(self) -> bool:
+        rows = [row for row in self._rows.values() if row.ended and not row.finished]
+        return bool(rows) and self._journaled is not None and self._journaled.is_writing
 
     def cut_short(self, why: str) -> None:
         """Rows cannot end: the iterator raises, once those that have ended are taken."""
@@ -457,11 +480,15 @@ class _FunctionMap(Map[_T]):
             self._none_left.set()
 
     def _stop_tasks(self) -> Callable[[], object] | None:
-        return partial(_stop_all, self._stop_reader, self._tasks)
+        return partial(_stop_all, self._stop_reader, self._tasks, self.turns)
 
     def _open_requests(self) -> list[Request]:
-        calls = [call for row in self._rows.values() if isinstance(row, FunctionRow) for call in row.calls]
-        return [each for call in calls if (request := call.request) is not None for each in (request, *call.others)]
+        # They are left with the functions.
+        return []
+
+    def _may_join_a_group(self) -> int:
+        # Functions have their answers before the group is written, and go on.
+        return sys.maxsize
 
 
 async def _work(function: Callable[[Any, RowClient], Awaitable[Any]], client: RowClient, row: FunctionRow) -> None:
@@ -483,13 +510,14 @@ async def _work(function: Callable[[Any, RowClient], Awaitable[Any]], client: Ro
         client._tell(lambda rows: rows.task_ended(row.index))
 
 
-def _stop_all(stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]]) -> None:
-    """End the tasks of an iterator that is left."""
+def _stop_all(stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]], turns: Turns) -> None:
+    """End the tasks and the calls of an iterator that is left."""
     if stop_reader is not None:
         stop_reader()
     for index, cancel in list(tasks.items()):
         if cancel():
             tasks.pop(index, None)
+    turns.end(ClientClosed(_ENDED))
 
 
 def _no_request(*_: Any) -> Any:

@@ -7,7 +7,8 @@ Rules:
 - The function gets a call's answer at once. Its row ends when the function has ended, and what its
   calls brought is on the disk.
 - Calls of rows begun earlier go first: of each model and kind the scheduler has as many as may be
-  in flight, and an eighth more to choose from. The others wait here.
+  in flight, and an eighth more to choose from. The others wait here. So do all while the disk is
+  too slow for what is answered.
 """
 
 from __future__ import annotations
@@ -16,29 +17,35 @@ import heapq
 import json
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from hashlib import sha256
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._calls.tables import plain
 from batchclient._core.messages import Request, RequestState
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row import Row, own_id_of
 from batchclient._shell.runner import Runner
-from batchclient.errors import ConfigError
+from batchclient.errors import BatchClientError, ConfigError
+
+if TYPE_CHECKING:
+    from batchclient._shell.backend import Cancellable
 
 __all__ = ["FunctionCall", "FunctionRow", "Turns"]
 
 _MORE = 8
 """Calls that wait in the scheduler: one for so many that may be in flight."""
+_LOOK_AGAIN_S = 0.1
+"""Of a refusal, after which a call waits by itself, nothing is told here."""
 _KEY_BYTES = 16
 
 
 class FunctionRow(Row):
     """A row that a function works on."""
 
-    __slots__ = ("asked", "calls", "kept", "seen", "unwritten")
+    __slots__ = ("asked", "is_cut", "kept", "seen", "unwritten")
 
     def __init__(self, owner: weakref.ref[Any], index: int, document: Any) -> None:
         super().__init__(owner, index, document)
@@ -48,8 +55,8 @@ class FunctionRow(Row):
         """Of these: answered by the journal."""
         self.unwritten: int = 0
         """Calls that have ended, and are not on the disk yet."""
-        self.calls: set[FunctionCall] = set()
-        """Calls under way."""
+        self.is_cut: bool = False
+        """Whether the client was closed before the row had ended."""
         self.seen: Counter[bytes] = Counter()
         """How often each call was made."""
 
@@ -105,12 +112,14 @@ class FunctionCall(Row):
         told: the shell's waiter on which the function sleeps.
     """
 
-    __slots__ = ("_caller", "_turns", "of", "told")
+    __slots__ = ("_caller", "_sent_with", "_turns", "of", "told")
 
     def __init__(self, owner: weakref.ref[Any], row: FunctionRow, turns: Turns, told: Any) -> None:
         super().__init__(owner, row.index, None)
         self._caller = copy_context()
         self._turns = turns
+        self._sent_with: set[FunctionCall] | None = None
+        """The calls that the scheduler has, this one among them."""
         self.of: FunctionRow = row
         self.told: Any = told
         self.id, self.own_id = row.id, row.own_id
@@ -124,13 +133,15 @@ class FunctionCall(Row):
         """Send the call in its turn."""
         self._turns.add(self, request)
 
-    def submit(self, runner: Runner, request: Request) -> None:
-        """Send the call now."""
+    def submit(self, runner: Runner, request: Request, sent: set[FunctionCall]) -> None:
+        """Send the call now, which is one of ``sent`` until it ends."""
+        self._sent_with = sent
+        sent.add(self)
         super().send(runner, request)
 
     def tell(self) -> None:
         """Give the function its answer, or raise the error there."""
-        self.of.calls.discard(self)
+        self._forget()
         if self.told.done():
             return
         if self.error is not None:
@@ -140,7 +151,7 @@ class FunctionCall(Row):
 
     def leave(self, runner: Runner) -> bool:
         """Wait no more; return whether the call was under way."""
-        self.of.calls.discard(self)
+        self._forget()
         if self.ended or self.request is None:
             return False
         requests = [self.request, *self.others]
@@ -150,6 +161,11 @@ class FunctionCall(Row):
         self._turns.look_soon()
         return True
 
+    def _forget(self) -> None:
+        self._turns.open.pop(self, None)
+        if self._sent_with is not None:
+            self._sent_with.discard(self)
+
     def _finish(self) -> None:
         self.tell()
         super()._finish()
@@ -157,16 +173,27 @@ class FunctionCall(Row):
 
 
 class Turns:
-    """Hands calls to the scheduler, those of the earliest rows first."""
+    """Hands calls to the scheduler, those of the earliest rows first.
 
-    def __init__(self, runner: Runner) -> None:
+    Args:
+        runner: has the scheduler.
+        holds_back: whether none may go now; ``look_soon`` says when that may be over.
+
+    Attributes:
+        open: the calls under way, the earliest first.
+    """
+
+    def __init__(self, runner: Runner, holds_back: Callable[[], bool]) -> None:
         self._runner = runner
+        self._holds_back = holds_back
+        self.open: dict[FunctionCall, None] = {}
         self._held: dict[Any, list[tuple[int, int, int, FunctionCall]]] = {}
         """Calls that wait, by model and kind: a heap, by priority and row."""
-        self._sent: dict[Any, list[FunctionCall]] = {}
-        """Calls that the scheduler has."""
+        self._sent: dict[Any, set[FunctionCall]] = {}
+        """Calls that the scheduler has, by model and kind."""
         self._numbers = count()
         self._looks = False
+        self._timer: Cancellable | None = None
 
     def add(self, call: FunctionCall, request: Request) -> None:
         """Let a call wait for its turn."""
@@ -181,27 +208,45 @@ class Turns:
             self._runner.backend.call_soon(self._look)
 
     def clear(self) -> list[FunctionCall]:
-        """Hold no call any more; return those that were held."""
+        """Hold no call any more; return those that were held, and that somebody waits for."""
         held = [entry[3] for calls in self._held.values() for entry in calls]
         self._held.clear()
-        return held
+        return [call for call in held if call.request is not None]
+
+    def end(self, error: BatchClientError) -> None:
+        """Leave what is under way; a task that a function has left behind gets the error."""
+        self._held.clear()
+        for call in reversed(list(self.open)):
+            if self._runner.ended:
+                self.open.pop(call, None)
+            else:
+                call.leave(self._runner)
+            if not call.told.done():
+                call.told.set_exception(error)
 
     def _look(self) -> None:
         self._looks = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._holds_back():
+            return
         limit = self._runner.core.total_limit
         for subject in list(self._held):
             held = self._held[subject]
-            sent = self._sent[subject] = [call for call in self._sent.get(subject, ()) if call.request is not None]
+            sent = self._sent.setdefault(subject, set())
             # What a server has refused waits by itself, and holds up no other.
             room = limit + max(1, limit // _MORE) - sum(not _is_put_off(call) for call in sent)
             while held and room > 0:
                 call = heapq.heappop(held)[3]
                 if call.request is not None:
-                    sent.append(call)
                     room -= 1
-                    call.submit(self._runner, call.request)
+                    call.submit(self._runner, call.request, sent)
             if not held:
                 self._held.pop(subject, None)
+        if self._held:
+            backend = self._runner.backend
+            self._timer = backend.call_at(backend.now() + _LOOK_AGAIN_S, self._look)
 
 
 def _is_put_off(call: FunctionCall) -> bool:

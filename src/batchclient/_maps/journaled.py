@@ -156,6 +156,11 @@ class Journaled:
         return self._tasks >= _MOST_GROUPS or self._fault is not None
 
     @property
+    def is_writing(self) -> bool:
+        """Whether rows wait for the disk, and it has not failed."""
+        return self._fault is None and (self._tasks > 0 or bool(self._rows))
+
+    @property
     def damaged(self) -> int:
         return 0 if self._held is None else self._held.damaged_count
 
