@@ -16,7 +16,7 @@ from textwrap import dedent
 ROOT = Path(__file__).parent
 OTHERS = {
     "command_line.py": {"_get_command"},
-    "drop_in/test_behaviour.py": {"_request_id"},
+    "drop_in/test_behaviour.py": {"_post", "_request_id"},
     "drop_in/test_same_answers.py": {"_request_id"},
     "drop_in/test_sharing.py": {"_auth_headers"},
     "drop_in/test_tracers.py": {"_prepare_request"},

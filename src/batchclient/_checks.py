@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from typing import TypeVar
 
+from batchclient._old_names import refuse_old
 from batchclient.errors import ConfigError
 
-__all__ = ["check_choice", "check_count", "check_flag", "check_number", "checked", "refused"]
+__all__ = ["check_choice", "check_count", "check_flag", "check_number", "checked", "refuse_unknown", "refused"]
 
 _T = TypeVar("_T")
 
@@ -45,7 +48,8 @@ def check_number(field: str, value: object, *, above: float | None = None, endle
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         is_enough = value >= 0 if above is None else value > above
-        if is_enough and (endless or math.isfinite(value)):
+        # A whole number may be too large to be a float.
+        if is_enough and ((endless and value == math.inf) or value <= sys.float_info.max):
             return
     raise refused(field, "a number of at least 0" if above is None else f"a number above {above:g}")
 
@@ -78,3 +82,21 @@ def check_choice(field: str, value: object, choices: Collection[str]) -> None:
     """
     if not isinstance(value, str) or value not in choices:
         raise refused(field, f"one of {', '.join(choices)}")
+
+
+def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments that do not exist; the error has the right name.
+
+    Args:
+        arguments: names without a parameter.
+        known: the parameters.
+
+    Raises:
+        ConfigError: there is such an argument.
+    """
+    refuse_old(arguments)
+    for name in arguments:
+        names = sorted(known)
+        near = get_close_matches(name, names, 1) or [one for one in names if name in one]
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+        raise ConfigError(f"there is no argument {name}; {hint}", field=name)

@@ -10,9 +10,8 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +40,6 @@ __all__ = [
     "from_environment",
     "make_settings",
     "only_given",
-    "refuse_unknown",
     "sending_of",
 ]
 
@@ -94,6 +92,7 @@ class Sending(Http):
         transport: the user's own way of sending: a function of a base URL and headers.
     """
 
+    trust_env: bool = False
     client: Any = None
     transport: Callable[[str, Mapping[str, str]], Any] | None = None
 
@@ -279,24 +278,6 @@ def check_servers(value: object) -> tuple[Server, ...]:
             message = f"URL number {urls.index(url) + 1} is there twice, as number {number + 1}"
             raise refused("base_url", f"{message}; each server has its own limit")
     return servers
-
-
-def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments that do not exist; the error has the right name.
-
-    Args:
-        arguments: names without a parameter.
-        known: the parameters.
-
-    Raises:
-        ConfigError: there is such an argument.
-    """
-    refuse_old(arguments)
-    for name in arguments:
-        names = sorted(known)
-        near = get_close_matches(name, names, 1) or [one for one in names if name in one]
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-        raise ConfigError(f"there is no argument {name}; {hint}", field=name)
 
 
 def from_environment(arguments: dict[str, Any]) -> None:

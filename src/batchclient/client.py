@@ -22,7 +22,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Unpack
 
 from batchclient._calls.make import CallMaker
-from batchclient._checks import check_flag
+from batchclient._checks import check_flag, refuse_unknown
 from batchclient._client.calling import Messages, structured
 from batchclient._client.connections import Connections, shown
 from batchclient._client.control import ControlMethods
@@ -167,7 +167,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         from batchclient._core.limits.trial import Turn
 
         if unknown:
-            _settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
+            refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
         check_flag("from_environment", from_environment)
         self._reads_environment = from_environment
         if from_environment:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from batchclient._checks import check_choice, check_count, check_flag, check_number, checked, refused
-from batchclient._old_names import refuse_old
+from batchclient._checks import check_choice, check_count, check_flag, check_number, checked, refuse_unknown, refused
 from batchclient.errors import ConfigError
 from batchclient.transport._addresses import check_headers, check_key, check_url
 from batchclient.types import NOT_GIVEN, NotGiven
@@ -40,7 +39,7 @@ def _group(kind: type[_T]) -> type[_T]:
 
     @wraps(make)
     def refusing(self: Any, *values: Any, **given: Any) -> None:
-        refuse_old(given.keys() - known)
+        refuse_unknown(given.keys() - known, known)
         make(self, *values, **given)
 
     def shown(self: Any) -> str:
@@ -184,8 +183,12 @@ class Queue:
         if self.tenant_weights is not None:
             if not isinstance(self.tenant_weights, Mapping):
                 raise refused("queue.tenant_weights", "numbers by the tenants' names")
-            for weight in self.tenant_weights.values():
+            for name, weight in self.tenant_weights.items():
+                if not isinstance(name, str):
+                    raise refused("queue.tenant_weights", "numbers by the tenants' names")
                 check_number("queue.tenant_weights", weight, above=0)
+            # What the caller changes later has not been checked.
+            object.__setattr__(self, "tenant_weights", dict(self.tenant_weights))
         if self.group_prefixes is not None:
             check_flag("queue.group_prefixes", self.group_prefixes)
             if self.group_prefixes and self.order != "fcfs":
@@ -208,7 +211,8 @@ class Http:
             the extra of that name. By default requests go over connections of batchclient's own,
             at a fifth of the CPU, and over httpx where a mock, instrumentation, httpcore's debug
             log, a proxy or trio needs it.
-        trust_env: whether proxies and certificates may come from environment variables.
+        trust_env: whether proxies and certificates may come from environment variables; off by
+            default, and on in the drop-in for openai, as openai's own is.
 
     Raises:
         ConfigError: a value is wrong.
@@ -217,7 +221,7 @@ class Http:
     connect_timeout_s: float | NotGiven | None = NOT_GIVEN
     read_timeout_s: float | NotGiven | None = NOT_GIVEN
     backend: Literal["httpx", "httpx2"] | None = None
-    trust_env: bool = False
+    trust_env: bool | NotGiven = NOT_GIVEN
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "read_timeout_s"):
@@ -226,7 +230,8 @@ class Http:
                 check_number(f"http.{name}", seconds, above=0)
         if self.backend is not None:
             check_choice("http.backend", self.backend, ("httpx", "httpx2"))
-        check_flag("http.trust_env", self.trust_env)
+        if self.trust_env is not NOT_GIVEN:
+            check_flag("http.trust_env", self.trust_env)
 
 
 @_group

@@ -11,7 +11,7 @@ import pytest
 from tests.drop_in.test_same_answers import HELLO
 from tests.fakes.raw import RawServer, body_of, hang, nobody_listens, response, says, whole
 
-from batchclient import Backoff, Batching, ConfigError
+from batchclient import Backoff, Batching, ConfigError, Http, Server
 from batchclient import client as client_module
 from batchclient.openai import AsyncOpenAI
 from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
@@ -37,6 +37,57 @@ async def from_both(server):
             got += await asyncio.gather(complete(client), return_exceptions=True)
     assert len(server.heard) == 2
     return got
+
+
+async def test_the_environments_proxies_count_unless_trust_env_says_no(monkeypatch):
+    for name in ("http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", nobody_listens().removesuffix("/v1"))
+    async with RawServer() as server:
+        for http in (None, Http(read_timeout_s=9)):
+            async with make(server.url, http=http) as client:
+                with pytest.raises(openai.APIConnectionError):
+                    await complete(client)
+        async with make(server.url, http=Http(trust_env=False)) as client:
+            assert (await complete(client)).choices[0].text
+
+
+@pytest.mark.parametrize(("host", "end"), [("127.0.0.1", ""), ("LocalHost", ""), ("localhost", "/")])
+async def test_of_several_servers_all_are_asked_however_the_first_is_written(host, end):
+    async with RawServer() as one, RawServer() as other:
+        async with make([one.url.replace("127.0.0.1", host) + end, other.url], batching=Batching(max_size=1)) as client:
+            await asyncio.gather(*[complete(client, f"{n}") for n in range(20)])
+            assert len(client.batch_client.statistics().endpoints) == 2
+    assert one.heard and other.heard
+
+
+async def test_a_server_with_a_query_keeps_its_rate():
+    async with RawServer() as server:
+        rated = Server(f"{server.url}?tenant=x", requests_per_minute=10)
+        async with make(rated, max_retries=0) as client:
+            await complete(client)
+            with pytest.raises(openai.APITimeoutError):
+                await complete(client, timeout=0.2)
+    (heard,) = server.heard
+    assert heard.path.endswith("/completions?tenant=x")
+
+
+async def test_a_post_or_a_step_that_somebody_replaced_on_one_client_is_asked():
+    async def answer(*_arguments, **_more):
+        return "mocked"
+
+    def refuse(*_arguments, **_more):
+        raise RuntimeError("seen")
+
+    async with RawServer() as server:
+        async with make(server.url) as client:
+            client.completions._post = answer
+            assert await complete(client) == "mocked"
+        for name in ("_build_headers", "_prepare_url", "_process_response_data"):
+            async with make(server.url) as client:
+                setattr(client, name, refuse)
+                with pytest.raises(RuntimeError, match="seen"):
+                    await complete(client)
 
 
 async def test_calls_at_once_share_requests(server):

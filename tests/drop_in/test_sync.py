@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
+from batchclient import ConfigError
 from batchclient.openai import OpenAI
 from batchclient.simulator import EmbeddedServer
 from tests.drop_in.test_same_answers import CASES, REFUSED, plain, without_estimates
@@ -137,6 +138,15 @@ def test_each_call_goes_with_the_key_that_was_asked_for_it(recorder):
             list(pool.map(ask, range(8)))
     assert len(recorder.seen) == 80
     assert [(key, prompt) for key, prompt in recorder.seen if key != f"Bearer key-{prompt.split()[0]}"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"), [({"limit": "foo"}, "limit"), ({"preset": "nope"}, "preset"), ({"http": "bad"}, "http")]
+)
+def test_wrong_settings_are_refused_also_where_nothing_is_shared(wrong, field):
+    with HTTP.Client() as blocking, pytest.raises(ConfigError) as caught:
+        OpenAI(base_url="http://a.test/v1", api_key="key", http_client=blocking, **wrong)
+    assert caught.value.field == field
 
 
 def test_copies_with_other_keys_from_many_threads(recorder):

@@ -174,7 +174,7 @@ NUMBER = [NAN, float("inf"), CANARY, "5", True, [1.0]]
 WRONG_OF_KIND = {
     "seconds": [*NUMBER, -0.1, -1],
     "patience": [NAN, *NUMBER[2:], -0.1, -float("inf")],
-    "positive": [*NUMBER, -1, 0],
+    "positive": [*NUMBER, -1, 0, 10**400],
     "share": [*NUMBER, -0.1, 1.1],
     "count": [*NUMBER, 0, -1, 1.5, 2.0],
     "flag": [CANARY, "yes", 1, 0, [True]],
@@ -182,7 +182,7 @@ WRONG_OF_KIND = {
     "name": ["", 7, [CANARY]],
     "function": [CANARY, 7],
     "object": [CANARY, 7, True, {"max_size": 3, "client_name": 1}, object()],
-    "weights": [CANARY, [1], {"a": True}, {"a": "2"}, {"a": 0}, {"a": -1}, {"a": NAN}],
+    "weights": [CANARY, [1], {"a": True}, {"a": "2"}, {"a": 0}, {"a": -1}, {"a": NAN}, {1: 2.0}],
     "key": ["", f"{CANARY}\n", f" {CANARY}", f"{CANARY}é", CANARY.encode()],
     "headers": [
         *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}, {"x": CANARY + "\n"}),
@@ -276,6 +276,18 @@ def test_a_group_of_another_type_is_refused_with_its_own(group):
     with pytest.raises(ConfigError, match=rf"a {group.__name__}\(…\), not a") as caught:
         BatchClient(URL, **{group.__name__.lower(): {"max_size": 3}})
     assert caught.value.field == group.__name__.lower()
+
+
+def test_a_groups_unknown_field_is_refused_with_the_right_name():
+    assert (error := refused(Batching, max_sizes=3)).field == "max_sizes"
+    assert str(error) == "there is no argument max_sizes; did you mean max_size?"
+
+
+def test_what_a_caller_changes_later_is_not_in_a_group():
+    weights = {"a": 2.0}
+    queue = Queue(tenant_weights=weights)
+    weights["a"] = -5
+    assert queue.tenant_weights == {"a": 2.0}
 
 
 async def test_a_closed_client_is_refused():

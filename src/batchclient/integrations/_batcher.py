@@ -15,7 +15,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from batchclient._settings import check_server, only_given, refuse_unknown, sending_of
+from batchclient._checks import refuse_unknown
+from batchclient._settings import Sending, check_server, only_given, sending_of
 from batchclient._shell.forks import ForkLock
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.errors import BatchClientError, ConfigError
@@ -24,7 +25,7 @@ from batchclient.integrations._responses import ResponseWriter
 from batchclient.integrations.form import make_calls
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
-from batchclient.options import Http, Server
+from batchclient.options import Server
 
 __all__ = ["Batcher"]
 
@@ -85,9 +86,9 @@ class Batcher:
         self._counting = ForkLock()
 
     @property
-    def trust_env(self) -> bool | None:
+    def trust_env(self) -> bool:
         """Whether proxies and certificates may come from the environment."""
-        http: Http = self._settings["http"]
+        http: Sending = self._settings["http"]
         return http.trust_env
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class Batching:
         )
         self._own_arguments = {
             "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),
-            "trust_env": bool(self._batcher.trust_env),
+            "trust_env": self._batcher.trust_env,
         }
         self._closed = False
 

@@ -34,7 +34,7 @@ from batchclient.errors import ConfigError
 from batchclient.integrations.form import WireCalls, make_calls
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
-from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
+from batchclient.openai._identity import Identity, identity_of, normal, refused_header, state_of, urls_of
 from batchclient.openai._sharing import Past, Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.options import Http, Server
@@ -98,9 +98,11 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
             raise ConfigError(
                 "base_url: a Server has rates alone here: openai's api_key goes to each of them", field="base_url"
             )
-        rated = {server.url: server for server in given}
+        rated = {server.url.partition("?")[0]: server for server in given}
         servers = [url.url if isinstance(url, Server) else str(url) for url in urls]
         theirs["base_url"] = servers[0]
+    if theirs.get("http_client") is not None and not isinstance(ours.get("http", Http()), Http):
+        raise ConfigError("http: there is an http_client, too; give one of the two", field="http")
     return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles, rated), servers)
 
 
@@ -176,7 +178,7 @@ class _Clients:
         return BatchClient(servers, headers=dict(headers), from_environment=False, **settings)
 
     def _with_rates(self, url: str) -> str | Server:
-        server = self.rated.get(url.partition("?")[0])
+        server = self.rated.get(normal(url).partition("?")[0])
         return url if server is None else replace(server, url=url)
 
     def bridge(self) -> Bridge:
@@ -255,6 +257,14 @@ class Batching:
                         raise
                     raise refused_header(owner, error) from None
 
+    def check_alone(self, owner: Any) -> None:
+        """Refuse wrong settings of a client that shares nothing.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        BatchClient(list(urls_of(owner, self._servers)), from_environment=False, **self._clients.settings)
+
     def identity(self, owner: Any, key: str) -> Identity | None:
         """Return who asks: in the caller's thread, before anything else.
 
@@ -329,7 +339,11 @@ class Batching:
         given, clients = arguments.get("http_client"), self._clients
         is_first = given is not None and given is not owner._client
         if is_first:
-            clients = _Clients(clients.settings, given, self.header_roles, clients.rated, self.sharing)
+            settings = clients.settings
+            if not isinstance(settings.get("http", Http()), Http):
+                # The copy's HTTP client stands in its place.
+                settings = {name: value for name, value in settings.items() if name != "http"}
+            clients = _Clients(settings, given, self.header_roles, clients.rated, self.sharing)
         batching = Batching(clients, self._servers, is_first=is_first)
         extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": batching}
         return {**arguments, "_extra_kwargs": extra}

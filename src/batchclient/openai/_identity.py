@@ -20,11 +20,12 @@ from openai import Omit
 from batchclient.errors import ConfigError
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.openai._keys import defaults_of
+from batchclient.transport._addresses import check_url
 
 if TYPE_CHECKING:
     from batchclient.client import BatchClient
 
-__all__ = ["Identity", "identity_of", "refused_header", "state_of", "urls_of"]
+__all__ = ["Identity", "identity_of", "normal", "refused_header", "state_of", "urls_of"]
 
 _WRITTEN_BY_US = frozenset({"content-type", "accept"})
 _ARGUMENTS = {"authorization": "api_key", "openai-organization": "organization", "openai-project": "project"}
@@ -102,5 +103,14 @@ def urls_of(owner: Any, servers: Sequence[str]) -> tuple[str, ...]:
     """The base URLs of an openai client, with its query."""
     query = owner.qs.stringify(owner.default_query)
     base_url = str(owner.base_url)
-    urls = servers if servers and base_url.rstrip("/") == servers[0].rstrip("/") else [base_url]
-    return tuple(url.rstrip("/") + ("?" + query if query else "") for url in urls)
+    # openai writes a URL as its HTTP library does: in lower case, without the usual port.
+    urls = servers if servers and normal(base_url) == normal(servers[0]) else [base_url]
+    return tuple(url.rstrip("/") + (("&" if "?" in url else "?") + query if query else "") for url in urls)
+
+
+def normal(url: str) -> str:
+    """Return a URL in the form that all its spellings share; a wrong one as it is."""
+    try:
+        return check_url(url)
+    except ValueError:
+        return url

@@ -134,10 +134,16 @@ class _Route:
     def _plain(self, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
         return plain_call(given, self._fields)
 
-    def plan(self, client: Any, given: dict[str, Any]) -> _Plan | None:
-        """Return what a plain call asks for; ``None``: the call is not plain."""
+    def plan(self, client: Any, given: dict[str, Any], post: Any) -> _Plan | None:
+        """Return what a plain call asks for; ``None``: the call is not plain.
+
+        Args:
+            client: the drop-in's.
+            given: the arguments of ``create``.
+            post: by which the resource sends requests.
+        """
         batching = client._batching
-        if client._strict_response_validation or not is_untouched(client, self.openais):
+        if client._strict_response_validation or not is_untouched(client, self.openais, post):
             return None
         plain = self._plain(given)
         if plain is None:
@@ -223,7 +229,7 @@ def _creates(route: _Route) -> Any:
     @_like(route.openais.create)
     async def create(self: Any, **given: Any) -> Any:
         client = self._client
-        plan = route.plan(client, given) if asyncio._get_running_loop() is not None else None
+        plan = route.plan(client, given, self._post) if asyncio._get_running_loop() is not None else None
         if plan is None:
             return await route.openais.create(self, **given)
         batching, began = client._batching, time.perf_counter()
@@ -261,7 +267,7 @@ def _creates_blocking(route: _Route) -> Any:
     @_like(route.openais.create)
     def create(self: Any, **given: Any) -> Any:
         client = self._client
-        plan = route.plan(client, given) if client._shares else None
+        plan = route.plan(client, given, self._post) if client._shares else None
         if plan is None:
             return route.openais.create(self, **given)
         batching, began = client._batching, time.perf_counter()

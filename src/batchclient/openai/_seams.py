@@ -33,9 +33,8 @@ _HOOKS = (
     "_prepare_request",
     "_build_request",
     "_build_headers",
-    "_send_request",
-    "_process_response",
-    "_process_response_data",
+    *("_send_request", "_send_with_auth_retry", "_should_retry"),
+    *("_process_response", "_process_response_data"),
     *("auth_headers", "_auth_headers", "_bearer_auth", "_validate_headers", "_refresh_api_key"),
     *("custom_auth", "_custom_auth", "default_headers", "default_query", "_auth_query", "qs"),
     *("base_url", "_prepare_url"),
@@ -48,6 +47,11 @@ _methods = operator.attrgetter(*_OF_REQUESTS)
 _EVERY = frozenset(("post", "request", *_OF_REQUESTS))
 """Methods by which somebody may have a say in a call."""
 _every = operator.attrgetter(*_EVERY)
+_OF_A_CLIENT = frozenset(
+    ("_build_headers", "_validate_headers", "_prepare_url", "_should_retry", "_process_response_data", *_OF_REQUESTS)
+)
+"""Methods that somebody may have replaced on one client."""
+_OF_A_CALL = _EVERY | _OF_A_CLIENT
 _untouched: dict[tuple[type, type], tuple[Any, ...]] = {}
 """By the client's class and the resource: the methods, kept once nobody had a say in the calls.
 
@@ -83,10 +87,10 @@ def is_replaced(client: Any) -> bool:
     """
     openais = client._openais
     methods = (*_methods(type(client)), *_methods(openais), *_methods(openais.__base__))
-    return not vars(client).keys().isdisjoint(_OF_REQUESTS) or not all(map(_is_openais, methods))
+    return not vars(client).keys().isdisjoint(_OF_A_CLIENT) or not all(map(_is_openais, methods))
 
 
-def is_untouched(client: Any, resource: Any) -> bool:
+def is_untouched(client: Any, resource: Any, post: Any) -> bool:
     """Whether a call of a resource may go from ``create`` straight to the scheduler.
 
     So it may where nobody has a say in it: no subclass, and nobody who has replaced a method.
@@ -94,10 +98,13 @@ def is_untouched(client: Any, resource: Any) -> bool:
     Args:
         client: the drop-in's.
         resource: openai's class of the resource.
+        post: by which this resource sends requests: the client's, unless somebody has replaced it.
     """
-    if not client._may_share or not _EVERY.isdisjoint(vars(client)):
-        return False
     kind, openais = type(client), client._openais
+    if not client._may_share or not _OF_A_CALL.isdisjoint(vars(client)):
+        return False
+    if getattr(post, "__func__", None) is not kind.post:
+        return False
     methods = (resource.create, *_every(kind), *_every(openais), *_every(openais.__base__))
     if all(map(operator.is_, methods, _untouched.get((kind, resource), _NOT_SEEN))):
         return True

@@ -60,6 +60,8 @@ class OpenAI(DropIn, openai.OpenAI):
         super().__init__(**theirs)
         if self._shares:
             self._batching.check(self)
+        elif self._batching.is_first:
+            self._batching.check_alone(self)
 
     @property
     def batch_client(self) -> BatchClient | None:
