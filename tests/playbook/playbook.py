@@ -92,7 +92,11 @@ def answered(*requests, tokens=1, ended=None):
 
 
 def failed(request, kind, *, delay=None, error=None, jitter=0.0, **fields):
-    """The batch of this call failed; ``delay`` is what the retry policy said, ``jitter`` what the shell drew."""
+    """The batch of this call failed; ``delay`` is what the retry policy said, ``jitter`` what the shell drew.
+
+    What has no form was not sent.
+    """
+    fields.setdefault("begun", kind is not FailureKind.UNSUPPORTED)
     return Failed(request.batch, Failure(kind, error or _ERRORS.get(kind, BadRequest), "no", **fields), delay, jitter)
 
 

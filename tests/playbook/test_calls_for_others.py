@@ -62,7 +62,7 @@ def test_where_none_takes_it_the_call_hears_why_and_nobody_else_does():
     ((request, error),) = play.scheduler.commands()[0].errors
     assert request is a
     assert str(error).endswith("; no other server in use takes it")
-    assert (error.retryable, error.attempt) == (False, 1)
+    assert (error.retryable, error.attempt) == (False, 0)
     play >> unsupported(b) << ["reject b: BadRequest"]
     play.submit(x) >> Woke()
     play >> answered(x) << ["resolve x"]

@@ -220,7 +220,9 @@ class World:
         if kind in ("NOT_SENT", "UNSUPPORTED") and self.rates.requests is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         self.refused[batch.endpoint] += kind == "NOT_SENT"
-        failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
+        failure = Failure(
+            FailureKind[kind], BadRequest, "no", status, retry_after, None, cap, begun=kind != "UNSUPPORTED"
+        )
         if status is not None:
             # An error that the server sent is an answer, too.
             self.answered.add(batch.endpoint)

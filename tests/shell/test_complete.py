@@ -5,7 +5,7 @@ import contextvars
 import anyio
 import pytest
 
-from batchclient import BadRequest, Batching, Completion, DemuxError, ServerFault, Usage
+from batchclient import BadRequest, BatchClient, Batching, Completion, DemuxError, ServerFault, Usage
 from batchclient.retry import Backoff
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
@@ -80,6 +80,36 @@ async def test_a_server_that_ignores_n_is_asked_twice_and_then_by_one_call_in_64
             with pytest.raises(DemuxError, match="one answer where"):
                 await call(number)
         assert [len((await call(number)).choices) for number in range(3)] == [3, 3, 3]
+
+
+async def test_a_server_that_has_given_several_answers_is_asked_for_several_again():
+    def lose_two(sent):
+        sent.body.pop("n", None)
+        return echo(sent)
+
+    server = ScriptedTransport(echo, *[lose_two] * 4)
+    async with make_client(server) as client:
+        assert len((await client.complete("first", max_tokens=1, n=3)).choices) == 3
+        for number in range(2):
+            with pytest.raises(DemuxError, match="2 of 3 choices are missing from the reply$") as caught:
+                await client.complete(f"p{number}", max_tokens=1, n=3)
+            assert caught.value.attempt == 2
+        assert len((await client.complete("last", max_tokens=1, n=3)).choices) == 3
+    assert len(server.sent) == 6
+
+
+async def test_attempts_are_those_that_were_sent():
+    def ignore_n(sent):
+        sent.body.pop("n", None)
+        return echo(sent)
+
+    servers = ScriptedTransport(*[ignore_n] * 2), ScriptedTransport()
+    by_url = dict(zip(["http://a/v1", "http://b/v1"], servers, strict=True))
+    async with BatchClient(list(by_url), model="m", probe=False, http=lambda url, _: by_url[url]) as client:
+        for _ in range(8):
+            sent_before = sum(len(server.sent) for server in servers)
+            answer = await client.complete("p", max_tokens=1, n=3)
+            assert answer.attempts == sum(len(server.sent) for server in servers) - sent_before
 
 
 async def test_a_completion_says_what_its_own_call_took():

@@ -137,6 +137,10 @@ class World:
             call.sends += 1
             call.longest_list = max(call.longest_list, len(batch.requests))
 
+    def not_sent(self, requests):
+        for request in requests:
+            self.by_seq[request.seq].sends -= 1
+
     def moved(self, requests):
         for request in requests:
             self.by_seq[request.seq].moves += 1

@@ -196,6 +196,8 @@ class WatchedCore:
     def forget_failed(self, batch, requests, failure, delay_s):
         for request in requests:
             self.not_before.pop(request.seq, None)
+        if not failure.begun:
+            self.world.not_sent(requests)
         if batch.moving:
             self.world.moved(requests)
 

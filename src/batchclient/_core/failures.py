@@ -59,7 +59,7 @@ class FailureKind(Enum):
     REFUSED = "refused"
     """4xx for any call (key, model, route), redirect, certificate, our fault: no split or retry."""
     UNSUPPORTED = "unsupported"
-    """Nothing was sent: the endpoint's protocol lacks such calls; another endpoint's may not."""
+    """The endpoint's protocol lacks such calls; another endpoint's may not."""
     LIST_REFUSED = "list refused"
     """The server takes no lists: send the prompts singly."""
     LIST_TOO_LONG = "list too long"
@@ -130,7 +130,7 @@ class Failure:
             measured.
         is_page: whether a page for people came instead of a reply, as a gateway sends under
             maintenance.
-        begun: whether sending began at all: a batch may be ended before.
+        begun: whether sending began at all: a batch may be ended before, or have no form.
         seen: why there was no connection, in a few words; empty: not known.
     """
 
@@ -167,8 +167,8 @@ class Failure:
     """Whether it concerns a caller; after any other the call is sent again in another form."""
     is_own: ClassVar[_Is] = _Is("kind", FailureKind.BAD_CALL)
     """Whether it is the fault of a call, whoever sends it."""
-    is_unsent: ClassVar[_Is] = _Is("kind", FailureKind.UNSUPPORTED)
-    """Whether the dialect has no form for the calls, and nothing was sent."""
+    lacks_form: ClassVar[_Is] = _Is("kind", FailureKind.UNSUPPORTED)
+    """Whether the server, or its dialect, has no form for the calls."""
     is_full: ClassVar[_Is] = _Is("status", 503, 529)
     """Whether it is full: RFC 9110, section 15.6; Dynamo's "all workers are busy"."""
     lacks_model: ClassVar[_Is] = _Is("status", 404)
@@ -181,7 +181,7 @@ class Failure:
     @property
     def was_sent(self) -> bool:
         """Whether the server may have seen any part of the request."""
-        return self.begun and not self.is_unsent and not issubclass(self.error, ConnectFailed)
+        return self.begun and not issubclass(self.error, ConnectFailed)
 
     @property
     def taken_on(self) -> bool:
@@ -259,7 +259,7 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether no policy may resend; a 4xx is left to the policy (a model may be loading)."""
-        return self.is_unsent or (self.is_refused and not (self.is_said and 400 <= (self.status or 0) < 500))
+        return self.lacks_form or (self.is_refused and not (self.is_said and 400 <= (self.status or 0) < 500))
 
     @property
     def unforeseen(self) -> bool:
@@ -285,7 +285,7 @@ class Failure:
     @property
     def refuses_shape(self) -> bool:
         """Whether it concerns every call of the shape on this server, and no other."""
-        return self.is_unsent or self.status in _NO_SUCH_CALL
+        return self.lacks_form or self.status in _NO_SUCH_CALL
 
     @property
     def may_mean_lists(self) -> bool:

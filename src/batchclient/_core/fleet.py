@@ -146,7 +146,7 @@ class Fleet:
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates how a batch failed."""
         endpoint = self.by_id[batch.endpoint]
-        if endpoint.rates is not None and (failure.sign is Sign.REFUSED or failure.is_unsent):
+        if endpoint.rates is not None and (failure.sign is Sign.REFUSED or not failure.begun):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if failure.is_said or batch.wire.replied:
             self.hear(endpoint, now if failure.is_said else batch.wire.read_at, now)

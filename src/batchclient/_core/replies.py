@@ -178,6 +178,8 @@ class Replies:
         endpoint = self._fleet.by_id[batch.endpoint]
         in_flight = endpoint.in_flight
         left, alive = self._take_back(batch, endpoint, now)
+        for request in left:
+            request.attempts -= not failure.begun
         if failure.was_sent:
             self._counters.observed.request_ended(batch, endpoint.shown_name, now, failure)
         note_attempt(alive, batch, failure, now)

@@ -229,7 +229,8 @@ class Learnt:
     """Whether the last embedding that was answered came as a list; ``None``: none was answered."""
     lone_as_list: bool = False
     ignored_n: int = 0
-    """Replies in a row with one answer where several were asked for."""
+    """Replies in a row with one answer where several were asked for, before any had several."""
+    heeds_n: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -44,4 +44,5 @@ class Bodies(Generic[T]):
 
 def refuse(server: str, what: str) -> Failure:
     """Return the failure of a call that the server cannot answer as meant; nothing is sent."""
-    return Failure(FailureKind.UNSUPPORTED, BadRequest, f"a {server} server {what}; the call was not sent")
+    message = f"a {server} server {what}; the call was not sent"
+    return Failure(FailureKind.UNSUPPORTED, BadRequest, message, begun=False)

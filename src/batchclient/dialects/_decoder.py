@@ -114,13 +114,13 @@ class ReplyDecoder:
     def _mismatch(self, error: DemuxError) -> Failure:
         """Return the failure of a reply with other choices than were asked for.
 
-        A server that ignores ``n`` does so every time: after two such replies no call with an ``n``
-        is sent for a while.
+        A server that ignores ``n`` does so every time: after two such replies, and none with
+        several, no call with an ``n`` is sent for a while.
         """
         if self._size == self._n > 1 and isinstance(error, OnlyOne):
             learnt = self._batch.wire.learnt
             learnt.ignored_n += 1
-            if learnt.ignored_n > 1:
+            if learnt.ignored_n > 1 and not learnt.heeds_n:
                 return Failure(FailureKind.UNSUPPORTED, DemuxError, f"{error.message}: the server ignores n")
             return Failure(FailureKind.MISMATCH, DemuxError, error.message, once=True)
         return Failure(FailureKind.MISMATCH, DemuxError, error.message)
@@ -253,7 +253,7 @@ class PlainDecoder(ReplyDecoder):
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
             completion.fixed_length = request.shape.fixed_length
             if n > 1:
-                self._batch.wire.learnt.ignored_n = 0
+                self._batch.wire.learnt.heeds_n = True
             if usage is None and len(requests) > 1:
                 completion.counted_tokens = _count_made(own)
             if verbatim:

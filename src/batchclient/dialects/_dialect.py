@@ -73,21 +73,22 @@ class Dialect:
         route = self.routes.get(batch.shape.kind)
         if route is None:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
-            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message, begun=False)
         batch.wire.without = self._without | OUR_FIELDS if batch.bare else self._without
         batch.wire.learnt = self._learnt
-        if batch.shape.weight > 1 and self._learnt.ignored_n > 1:
+        if batch.shape.weight > 1 and self._learnt.ignored_n > 1 and not self._learnt.heeds_n:
             self._learnt.ignored_n += 1
             if self._learnt.ignored_n % _ASKED_AGAIN_AFTER:
                 message = "the server gives one answer where several are asked for (n); the call was not sent"
-                return Failure(FailureKind.UNSUPPORTED, DemuxError, message)
+                return Failure(FailureKind.UNSUPPORTED, DemuxError, message, begun=False)
         lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
         batch.wire.lone_as_list = lone and self._learnt.lone_as_list
         batch.wire.to_list_route = len(batch.requests) > 1 and route.list_path is not None
         try:
             return route.encode(batch)
         except Exception as error:  # a parameter has a type of which no request can be made
-            return Failure(FailureKind.UNSUPPORTED, ConfigError, "a parameter has a wrong type", cause=error)
+            message = "a parameter has a wrong type"
+            return Failure(FailureKind.UNSUPPORTED, ConfigError, message, cause=error, begun=False)
 
     def decoder(self, batch: Batch, content_type: str = "") -> ReplyDecoder:
         """Return a fresh decoder for the batch's reply."""

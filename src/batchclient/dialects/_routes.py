@@ -107,7 +107,7 @@ class Generation(Route):
             return body
         if not self.takes_ids and requests[0].prompt[:1] == b"[":
             message = "this server takes texts, no token ids; the call was not sent"
-            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message, begun=False)
         path = self.path
         if len(requests) == 1:
             parts = [b'{"%b":' % self.field, requests[0].prompt, b","]

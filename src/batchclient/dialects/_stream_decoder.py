@@ -211,7 +211,7 @@ class StreamDecoder(ReplyDecoder):
             self._give_up(index, error)
             return
         if k:
-            self._batch.wire.learnt.ignored_n = 0
+            self._batch.wire.learnt.heeds_n = True
         if self._batch.shape.verbatim:
             self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
         if part.usage is None and (self._watch.sum_comes_last or self.cut):

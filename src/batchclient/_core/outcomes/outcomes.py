@@ -108,7 +108,7 @@ class Outcomes:
     def _carry_out(self, failed: FailedBatch, row: Row, until: float) -> None:
         batch, alive, endpoint, retries = failed.batch, failed.alive, failed.endpoint, self.retries
         failures = batch.failures + (row.is_attempt and not batch.refusal.is_free)
-        self._counters.retries += (row.is_retry or row.is_attempt) and not failed.failure.is_unsent
+        self._counters.retries += (row.is_retry or row.is_attempt) and failed.failure.begun
         match row.way:
             case Way.AT_ONCE:
                 retries.again(alive, batch, failures=failures)

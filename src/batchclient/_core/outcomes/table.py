@@ -253,15 +253,10 @@ def _is_worth_another_try(failed: FailedBatch) -> bool:
 
 _no_streams = _said("No streams.", lambda failed: failed.abilities.streaming.refuse(failed.now))
 _no_base64 = _said("No base64.", lambda failed: failed.abilities.packing.refuse(failed.now))
+_no_such_calls = _said(
+    "No such calls for 30 s.", lambda failed: failed.endpoint.abilities.lack(failed.batch.shape, failed.now)
+)
 _no_lists = _said("No lists.", lambda failed: failed.abilities.lists.refuse(failed.now))
-
-
-def _no_such_calls(failed: FailedBatch) -> None:
-    """No such calls for 30 s."""
-    failed.endpoint.abilities.lack(failed.batch.shape, failed.now)
-    for request in failed.alive:
-        # An unsent request was no attempt; a server's own refusal was.
-        request.attempts -= failed.failure.is_unsent
 
 
 def _no_such_fields(_failed: FailedBatch) -> None:
