@@ -1,24 +1,18 @@
-"""The scheduler against a model of plain dictionaries, under any order of events.
+"""The scheduler under any order of events: what the simulation's watch checks of every core, and beside it:
 
-The model sees what a caller sees: commands, ``next_deadline()``, ``statistics()`` and the states of its requests.
-
-Checked after every event:
-- every call ends exactly once, with its own answer, an error, or its cancelling;
-- permits: no grant takes more than the limit or one call's weight, what is in flight is what the open batches hold, and
-  nothing is left after a drain;
-- a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
+- a batch holds one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
-- an ejected endpoint is left alone for its pause and then gets one call; one that recovers starts with one sequence, gets
-  one more for each answer, and twice as many every 5 s;
 - counts by class and by tenant are those of the calls;
-- endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
 - no more requests go to an endpoint in any span than its rate and its burst allow;
 - the scheduler wants to be woken only where something may happen, and never in the past;
+- nothing is left after a drain;
 - the same events give the same commands.
+
+The model sees what a caller sees: commands, ``next_deadline()``, ``statistics()`` and the states of its requests.
 """
 
-import math
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -33,12 +27,10 @@ from tests.core import (
     Drained,
     EndpointAdded,
     RatesPerMinute,
-    EndpointGone,
     EndpointRemoved,
     Failed,
     Failure,
     FailureKind,
-    FixedLimit,
     Limit,
     LoadReported,
     Outcome,
@@ -46,19 +38,18 @@ from tests.core import (
     Reject,
     Request,
     RequestState,
-    Resolve,
     Resumed,
     Scheduler,
     SchedulerSettings,
     Search,
-    SendBatch,
     ServerLoad,
     Shape,
     Submitted,
     Woke,
 )
-from batchclient.errors import BadRequest, BatchClientError
+from batchclient.errors import BadRequest
 from batchclient.types import Choice, Completion, Usage
+from tests.simulation.watch import WatchedCore
 
 SHAPES = [
     Shape(b"short", b"{}", max_output_tokens=1),
@@ -76,12 +67,8 @@ SHAPES = [
 PREFIXES = [b"", b"x" * 300, b"x" * 600, b"x" * 300 + b"y" * 300, b"z" * 300]
 OPEN = (RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
 NEVER_STARVES = 1e9
-DOUBLES_AFTER_S = 1.5
-"""Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
 LIST_OF_A_STRANGER = 8
 """Strangers are servers that prove first that they serve a list's prompts at once, by a list of so many at most."""
-REFUSALS_OF_A_NEWCOMER = 3
-"""A lone endpoint that never answered anything is not waited for after so many refused connections."""
 
 
 class SeeSaw(Search):
@@ -101,131 +88,92 @@ class SeeSaw(Search):
 LIMITS = {"fixed": int, "see-saw": SeeSaw, "found": lambda limit: Search(limit, 2 * limit, 12)}
 
 
-class World:
-    """A scheduler and everything its commands did. Events are plain tuples, so that a story can be told twice."""
+class World(WatchedCore):
+    """A scheduler that is watched, and its own world. Events are plain tuples, so that a story can be told twice."""
 
     def __init__(self, setting, limits, found, rates):
+        self.make_limit = lambda limit: Limit(LIMITS[found](limit))
+        core = Scheduler(setting, [self.make_limit(limit) for limit in limits], rates=[rates] * len(limits))
+        super().__init__(core, world=self)
         self.setting = setting
         self.rates = rates
         self.strangers = not setting.trusts_lists()
-        self.make_limit = lambda limit: Limit(LIMITS[found](limit))
-        self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits], rates=[rates] * len(limits))
-        self.endpoints = list(range(len(limits)))
+        self.usable = list(range(len(limits)))
         self.endpoints_made = len(limits)
         self.sent_at = defaultdict(list)
-        self.leaving = set()
-        self.gone = set()
-        self.now = 0.0
-        self.transcript = []
-        self.calls = []
-        self.ends = Counter()
         self.cohorts = {}
-        self.open = {}
-        self.closed = set()
-        self.aborted = set()
         self.drained = 0
-        self.paused = False
-        self.trials = {}
-        """By endpoint, the last batch that was sent there in a rest."""
-        """Until when an endpoint may be sent no more than it answers, after a refusal for load, at the most."""
-        self.not_before = {}
-        self.states = {}
-        """By endpoint, what the core said of it after the last event (``EndpointStatistics``)."""
-        self.probes = {}
-        """The last batch that probed an endpoint."""
         self.long_lists = {}
         """The last list that was longer than its endpoint's cap."""
-        self.growth = {}
-        """Of endpoints that recover: since when, and sequences that were answered since."""
-        self.answered = set()
         self.lists_answered = Counter()
         """Answers that came of lists, by endpoint."""
-        self.refused = Counter()
-        """Refused connections of endpoints, by id."""
         self.lacking = set()
         """(endpoint, shape) that a call was refused for."""
 
     def tell(self, name, *arguments):
-        event = getattr(self, f"make_{name}")(*arguments)
-        self.core.handle(event, self.now)
-        commands = self.core.commands()
-        self.look()
-        for command in commands:
-            self.obey(command)
+        self.handle(getattr(self, f"make_{name}")(*arguments), self.now)
+        self.commands()
 
-    def look(self):
-        """Note what the core says of its endpoints."""
-        self.states = {endpoint.id: endpoint for endpoint in self.core.statistics().endpoints}
-        # One that is healthy again meanwhile may keep its old probe for long.
-        self.probes = {number: probe for number, probe in self.probes.items() if self.probing(number)}
-        recovering = {number for number, endpoint in self.states.items() if endpoint.state == "recovering"}
-        self.growth = {number: self.growth.get(number, (self.now, 0)) for number in recovering}
+    # What the watch asks of a world ----------------------------------------------------------------------------
 
-    def probing(self, number):
-        return number in self.states and self.states[number].state == "probing"
+    guarded = nullcontext
 
-    @property
-    def serving(self):
-        """What the core said of the endpoints that it may send to."""
-        return [endpoint for endpoint in self.states.values() if endpoint.state != "leaving"]
+    def submitted(self, request):
+        pass
 
-    def is_wrong_address(self, number):
-        """Whether an endpoint is the only one, refused every connection, and never answered: its calls find out at once."""
-        lone = len(self.serving) == 1 and number not in self.answered
-        return lone and self.refused[number] >= REFUSALS_OF_A_NEWCOMER
+    def granted(self, batch):
+        pass
+
+    def count(self, fault, states):
+        pass
+
+    def sequences_at(self, endpoint):
+        return 0
+
+    def moved(self, requests):
+        pass
+
+    def not_sent(self, requests):
+        pass
+
+    def check_answer(self, request, completion):
+        assert completion.text == request.waiter, "nobody gets another's answer"
+        assert request.state is RequestState.DONE
+
+    # Events ----------------------------------------------------------------------------------------------------
 
     def make_submit(self, shape, tokens, patience, may_wait, prefix=0):
         name = str(len(self.calls))
         # Every other call that may wait has its time from its grant, as the rows of maps.
-        from_grant = may_wait and len(self.calls) % 2
+        from_grant = may_wait and patience != 0.0 and len(self.calls) % 2
         deadline = None if patience is None or from_grant else self.now + patience
         times = {"deadline": deadline, "timeout_s": patience if from_grant else None}
         prompt = PREFIXES[prefix] + name.encode()
-        request = Request(SHAPES[shape], prompt, prompt_tokens=tokens, waiter=name, **times)
-        self.calls.append(request)
         self.cohorts[name] = "fresh"
-        return Submitted(request, may_wait)
+        return Submitted(Request(SHAPES[shape], prompt, prompt_tokens=tokens, waiter=name, **times), may_wait)
 
     def make_cancel(self, number):
-        request = self.calls[number]
-        if request.state in OPEN:
-            self.end([request], "cancelled")
-        return Cancelled(request)
+        return Cancelled(self.calls[number])
 
     def make_answer(self, number, positions, ended, tokens):
-        batch, unanswered = self.open[number]
-        if positions:
-            self.answered.add(batch.endpoint)
-            self.lists_answered[batch.endpoint] += len(batch.requests) > 1
-            if batch.endpoint in self.growth:
-                since, sequences = self.growth[batch.endpoint]
-                self.growth[batch.endpoint] = (since, sequences + len(positions) * batch.shape.weight)
+        batch, _ = self.open[number]
+        self.lists_answered[batch.endpoint] += bool(positions) and len(batch.requests) > 1
         answers = []
         for position in positions:
-            unanswered.remove(position)
             request = batch.requests[position]
             completion = Completion((Choice(0, request.waiter, "stop"),), Usage(1, tokens), request.attempts)
             answers.append((position, completion))
-        if ended:
-            self.close(number)
         return Answered(batch, answers, ended)
 
     def make_fail(self, number, kind, delay, status, cap, retry_after):
         batch, unanswered = self.open[number]
-        self.close(number)
         for position in unanswered:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
-            if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
-                self.not_before[batch.requests[position].waiter] = self.now + delay
         if kind in ("NOT_SENT", "UNSUPPORTED") and self.rates.requests is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
-        self.refused[batch.endpoint] += kind == "NOT_SENT"
         failure = Failure(
             FailureKind[kind], BadRequest, "no", status, retry_after, None, cap, begun=kind != "UNSUPPORTED"
         )
-        if status is not None:
-            # An error that the server sent is an answer, too.
-            self.answered.add(batch.endpoint)
         if kind == "UNSUPPORTED":
             self.lacking.add((batch.endpoint, batch.shape.answer_key))
         return Failed(batch, failure, delay)
@@ -234,83 +182,36 @@ class World:
         return LoadReported(endpoint, ServerLoad(running, waiting, generation_tokens=made))
 
     def make_add(self, limit):
-        self.endpoints.append(self.endpoints_made)
+        self.usable.append(self.endpoints_made)
         self.endpoints_made += 1
-        return EndpointAdded(self.endpoints[-1], self.make_limit(limit), "added", self.rates)
+        return EndpointAdded(self.usable[-1], self.make_limit(limit), "added", self.rates)
 
     def make_remove(self, endpoint, drain):
-        if endpoint in self.endpoints:
-            self.endpoints.remove(endpoint)
-            self.leaving.add(endpoint)
+        if endpoint in self.usable:
+            self.usable.remove(endpoint)
         return EndpointRemoved(endpoint, drain)
 
     def make_plain(self, kind):
-        self.paused = {Paused: True, Resumed: False}.get(kind, self.paused)
         return kind()
 
-    def close(self, number):
-        del self.open[number]
-        self.closed.add(number)
-
-    def end(self, requests, how):
-        for request in requests:
-            self.ends[request.waiter] += 1
-            assert self.ends[request.waiter] == 1, f"{request!r} ended twice, now {how}"
+    # Beside what the watch checks ------------------------------------------------------------------------------
 
     def obey(self, command):
+        super().obey(command)
         match command:
-            case SendBatch(batch):
-                self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
-                self.check_grant(batch)
-                self.check_health(batch)
-                self.check_rate(batch)
-                self.open[batch.id] = (batch, list(range(len(batch.requests))))
             case AbortBatch(batch):
-                self.transcript.append(("abort", batch.id))
-                assert batch.id in self.open, "only an open batch is aborted"
-                assert batch.id not in self.aborted, "a batch is aborted once"
-                self.aborted.add(batch.id)
-                waiting = [batch.requests[position] for position in self.open[batch.id][1]]
-                assert batch.moving or all(request.state is RequestState.ABANDONED for request in waiting), (
-                    "somebody still waits for it"
-                )
                 proves = self.strangers and 1 < len(batch.requests) <= LIST_OF_A_STRANGER
                 assert not batch.moving or batch.endpoint in self.leaving or proves
-            case Resolve(answers):
-                requests = [request for request, _ in answers]
-                self.transcript.append(("resolve", names(requests)))
-                self.end(requests, "resolved")
-                for request, completion in answers:
-                    assert completion.text == request.waiter, "nobody gets another's answer"
-                    assert request.state is RequestState.DONE
             case Reject(errors):
-                requests = [request for request, _ in errors]
-                self.transcript.append(("reject", names(requests), [type(error).__name__ for _, error in errors]))
-                self.end(requests, "rejected")
-                for request, error in errors:
-                    assert isinstance(error, BatchClientError)
-                    assert error.attempt == request.attempts
+                for request, _ in errors:
                     assert request.deadline is None or request.deadline > self.now or request.state not in OPEN
-            case EndpointGone(endpoint):
-                self.transcript.append(("gone", endpoint))
-                assert endpoint in self.leaving, "only what was removed goes, and only once"
-                assert not self.open_on(endpoint), "something is left there"
-                self.leaving.remove(endpoint)
-                self.gone.add(endpoint)
             case Drained():
-                self.transcript.append(("drained",))
+                self.say("drained")
                 self.drained += 1
 
     def check_grant(self, batch):
-        endpoint = self.states[batch.endpoint]
-        requests, weight = batch.requests, batch.shape.weight
-        assert not self.paused, "a paused client sends nothing"
-        assert batch.endpoint in self.endpoints, "a removed endpoint gets nothing more"
-        if endpoint.blocked_by == "the server's Retry-After":
-            assert self.trials.get(batch.endpoint) not in self.open, "one call finds out in a rest whether it holds"
-            self.trials[batch.endpoint] = batch.id
-        assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
-        assert {request.shape for request in requests} == {batch.shape}, "one shape per batch"
+        super().check_grant(batch)
+        endpoint, requests = self.endpoints[batch.endpoint], batch.requests
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= self.setting.max_size
         if self.strangers and len(requests) > LIST_OF_A_STRANGER:
@@ -322,26 +223,7 @@ class World:
             self.long_lists[batch.endpoint] = batch.id
         assert len(requests) == 1 or batch.shape.alone_reason is None
         assert not (batch.streamed and (batch.shape.plain_only or batch.shape.max_output_tokens <= 4))
-        # Grants of one step come one after the other: what is in flight now is the most of this step.
-        held = self.held_on(batch.endpoint)
-        assert held + len(requests) * weight <= max(endpoint.limit, weight), "more in flight than the limit"
-        assert len(requests) * weight <= endpoint.limit or held == 0, "a heavy call runs alone"
-
-    def check_health(self, batch):
-        state = self.states[batch.endpoint].state
-        if self.is_wrong_address(batch.endpoint):
-            self.probes[batch.endpoint] = batch.id
-            return
-        assert state != "ejected", "an ejected endpoint gets a probe, nothing else"
-        if state == "probing":
-            assert len(batch.requests) == 1, "a probe is one call"
-            assert self.probes.get(batch.endpoint) not in self.open, "one probe at a time"
-            self.probes[batch.endpoint] = batch.id
-        if state == "recovering":
-            since, answered = self.growth[batch.endpoint]
-            allowed = (1 + answered) * 2 ** int((self.now - since) / DOUBLES_AFTER_S + 1e-9)
-            asked, weight = len(batch.requests) * batch.shape.weight, batch.shape.weight
-            assert self.held_on(batch.endpoint) + asked <= max(allowed, weight), "slow start"
+        self.check_rate(batch)
 
     def check_rate(self, batch):
         per_minute = self.rates.requests
@@ -353,23 +235,12 @@ class World:
             allowed = max(1.0, per_minute / 10) + (self.now - earlier) * per_minute / 60
             assert len(times) - number <= allowed + 0.001, "more requests than the rate and its burst allow"
 
-    def open_on(self, index):
-        return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
-
-    def held_on(self, index):
-        """Sequences in flight on an endpoint."""
-        return sum(len(left) * batch.shape.weight for batch, left in self.open_on(index))
-
     def free_on(self, endpoint):
         """Permits that are free on an endpoint, at least."""
         allowed = endpoint.limit
         if endpoint.id in self.growth:
-            allowed = min(allowed, 1 + self.growth[endpoint.id][1])
+            allowed = min(allowed, self.growth[endpoint.id][1])
         return allowed - endpoint.in_flight
-
-
-def names(requests):
-    return tuple(request.waiter for request in requests)
 
 
 times = st.sampled_from([0.001, 0.01, 0.1, 0.25, 0.25, 1.0, 7.0, 61.0, 301.0])
@@ -463,31 +334,14 @@ class Machine(RuleBasedStateMachine):
         for endpoint in statistics.endpoints:
             if endpoint.state == "probing" and not world.is_wrong_address(endpoint.id):
                 assert world.probes[endpoint.id] in world.open, "its probe is over"
-        for endpoint in world.leaving:
-            assert world.open_on(endpoint), "nothing is left there, and it is not gone"
-        assert {endpoint.id for endpoint in statistics.endpoints} == {*world.endpoints, *world.leaving}
-        for endpoint in statistics.endpoints:
-            index = endpoint.id
-            batches = world.open_on(index)
-            assert endpoint.in_flight == sum(len(left) * batch.shape.weight for batch, left in batches)
-            gone = sum(
-                batch.shape.weight
-                for batch, left in batches
-                for position in left
-                if batch.requests[position].state is RequestState.ABANDONED
-            )
-            assert endpoint.abandoned == gone
-        for number, (batch, left) in world.open.items():
-            states = {batch.requests[position].state for position in left}
-            assert number in world.aborted or states != {RequestState.ABANDONED}, "nobody waits for it any more"
-        states = Counter(request.state for request in world.calls)
-        assert statistics.queued + statistics.waiting == states[RequestState.QUEUED]
-        assert statistics.backing_off == states[RequestState.BACKING_OFF]
+        open_on = {batch.endpoint for batch, _ in world.open.values()}
+        leaving = {*world.leaving} - world.gone
+        assert leaving <= open_on, "nothing is left there, and it is not gone"
+        assert {endpoint.id for endpoint in statistics.endpoints} == {*world.usable, *leaving}
         assert statistics.submitted == len(world.calls)
         self.check_lanes(statistics)
         ended = statistics.succeeded + statistics.failed + statistics.cancelled
-        assert ended == world.ends.total() == sum(request.state not in OPEN for request in world.calls)
-        assert core.idle == (not world.open and not any(states[state] for state in OPEN))
+        assert ended == world.ended.total() == sum(request.state not in OPEN for request in world.calls)
         self.check_deadline(core.next_deadline())
 
     def check_lanes(self, statistics):
@@ -568,7 +422,7 @@ class Machine(RuleBasedStateMachine):
                 world.now = max(world.now, deadline)
                 self.tell("plain", Woke)
         assert world.drained == 1, "drained is said exactly once"
-        assert all(world.ends[request.waiter] == 1 for request in world.calls), "every call ends"
+        assert all(world.ended[request.seq] == 1 for request in world.calls), "every call ends"
         assert all(request.state is RequestState.DONE for request in world.calls)
         statistics = world.core.statistics()
         assert statistics.in_flight == statistics.abandoned == statistics.queued == statistics.waiting == 0
@@ -638,16 +492,18 @@ class AnyOrder(Machine):
         self.tell("fail", identity, kind, delay, status, cap, retry_after)
 
     @rule(really=ONE_IN_FOUR, limit=st.sampled_from([1, 4, 8]))
-    @precondition(lambda self: len(self.world.endpoints) < 4)
+    @precondition(lambda self: len(self.world.usable) < 4)
     def add_an_endpoint(self, really, limit):
         if really:
             self.tell("add", limit)
 
     @rule(really=ONE_IN_FOUR, which=st.integers(0, 5), drain=st.booleans())
-    @precondition(lambda self: len(self.world.endpoints) > 1)
+    @precondition(lambda self: len(self.world.usable) > 1)
     def remove_an_endpoint(self, really, which, drain):
         if really:
-            self.tell("remove", self.pick(self.world.endpoints + sorted(self.world.leaving), which), drain)
+            self.tell(
+                "remove", self.pick(self.world.usable + sorted({*self.world.leaving} - self.world.gone), which), drain
+            )
 
     @rule(which=st.integers(0, 3), kind=st.sampled_from(["NOT_SENT", "MAYBE_PROCESSED"]), then=WAITS)
     @precondition(lambda self: self.world.open)
@@ -668,7 +524,7 @@ class AnyOrder(Machine):
         times=st.sampled_from([1, 1, 7]),
     )
     def report(self, endpoint, running, waiting, made, times):
-        if endpoint < len(self.world.states):
+        if endpoint < len(self.world.endpoints):
             for _ in range(times):
                 self.tell("report", endpoint, running, waiting, made)
                 if times > 1:

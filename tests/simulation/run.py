@@ -208,7 +208,7 @@ class World:
         make_core = client._make_core
 
         def make_watched_core():
-            self.watch = WatchedCore(make_core(), self)
+            self.watch = WatchedCore(make_core(), self, plan.seed)
             return self.watch
 
         client._make_core = make_watched_core

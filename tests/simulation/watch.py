@@ -6,6 +6,8 @@
 - Permits: what is in flight, and what is abandoned, is what the open batches hold; no server works on more than that.
 - The counts of the statistics are those of the calls.
 - The core is woken in time for every deadline; time never goes back.
+
+The simulation puts it between a client and its core; ``tests/property`` gives a core's events by itself.
 """
 
 import math
@@ -54,6 +56,10 @@ _STATES = {
 }
 _REFUSALS_OF_A_STRANGER = 3
 """A lone endpoint that never answered anything is not waited for after so many refused connections."""
+_STARTS_WITH_ONE_OF = 8
+"""Slow start: the part of its limit that an endpoint that recovers has first."""
+_DOUBLES_AFTER_S = 1.5
+"""Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
 _OF_THE_CLIENT = {
     Paused: Fault.PAUSE,
     Resumed: Fault.RESUME,
@@ -71,12 +77,13 @@ class WatchedCore:
     Args:
         core: the scheduler.
         world: the run; told of hits, and of what is wrong.
+        seed: of the retries' jitter.
     """
 
-    def __init__(self, core, world):
+    def __init__(self, core, world, seed=0):
         self.core = core
         self.world = world
-        self.jitter = Random(world.plan.seed)
+        self.jitter = Random(seed)
         self.now = 0.0
         self.calls = []
         self.live = {}
@@ -94,6 +101,7 @@ class WatchedCore:
         """By id, what the core says of the endpoints that it has."""
         self.leaving = []
         """Ids of endpoints that were removed, in that order."""
+        self.gone = set()
         self.subjects = set()
         """Models and kinds of the calls: each has rests of its own."""
         self.trials = {}
@@ -104,6 +112,8 @@ class WatchedCore:
         self.answered_at = self.answered_from = -1.0
         self.refused = Counter()
         """Refused connections of endpoints, by id."""
+        self.growth = {}
+        """Of endpoints that recover: since when, and what they began with and have answered since, in sequences."""
         self.transcript = []
         self.first_sent = {}
         """By a call's number: when it was first granted, less when it was made."""
@@ -132,6 +142,11 @@ class WatchedCore:
             self.core.handle(event, now)
             self.statistics_now = self.core.statistics()
             self.endpoints = {endpoint.id: endpoint for endpoint in self.statistics_now.endpoints}
+            self.growth = {
+                number: self.growth.get(number, (self.now, max(1, endpoint.limit // _STARTS_WITH_ONE_OF)))
+                for number, endpoint in self.endpoints.items()
+                if endpoint.state == "recovering"
+            }
             self.look_back(event)
 
     def commands(self):
@@ -169,6 +184,9 @@ class WatchedCore:
                     self.answered.add(batch.endpoint)
                     self.answered_at = self.now
                     self.answered_from = max(self.answered_from, batch.sent_at)
+                if batch.endpoint in self.growth:
+                    since, sequences = self.growth[batch.endpoint]
+                    self.growth[batch.endpoint] = (since, sequences + len(answers) * batch.shape.weight)
                 self.first_tokens += sum(answer.time_to_first_token_s is not None for _, answer in answers)
                 if ended:
                     del self.open[batch.id]
@@ -177,6 +195,9 @@ class WatchedCore:
                 self.say("failed", batch.id, failure.kind.value, failure.status, delay_s)
                 _, left = self.open.pop(batch.id)
                 self.refused[batch.endpoint] += failure.kind is FailureKind.NOT_SENT
+                if failure.status is not None:
+                    # An error that the server sent is an answer, too.
+                    self.answered.add(batch.endpoint)
                 self.forget_failed(batch, [batch.requests[position] for position in left], failure, delay_s)
             case EndpointRemoved(number, drain):
                 endpoint = self.endpoints[number]
@@ -245,7 +266,9 @@ class WatchedCore:
                     self.end(request, "rejected")
             case EndpointGone(number):
                 self.say("gone", number)
+                assert number in self.leaving and number not in self.gone, "only what was removed goes, and only once"
                 assert not any(batch.endpoint == number for batch, _ in self.open.values()), "something is left there"
+                self.gone.add(number)
 
     def end(self, request, how):
         self.ended[request.seq] += 1
@@ -277,15 +300,23 @@ class WatchedCore:
         )
         asked, limit = len(batch.requests) * weight, endpoint.limit
         assert held + asked <= max(limit, weight), f"{held + asked} in flight, more than the limit of {limit}"
-        # A lone endpoint that never answered is not waited for: its calls find out at once.
-        unknown = len(self.serving) == 1 and endpoint.id not in self.answered
-        stranger = unknown and self.refused[endpoint.id] >= _REFUSALS_OF_A_STRANGER
+        assert asked <= limit or held == 0, "a heavy call runs alone"
+        stranger = self.is_wrong_address(endpoint.id)
         assert endpoint.state != "ejected" or stranger, "an ejected endpoint gets a probe, nothing else"
         if endpoint.state == "probing":
             if not stranger:
                 assert len(batch.requests) == 1, "a probe is one call"
                 assert self.probes.get(endpoint.id) not in self.open, "one probe at a time"
             self.probes[endpoint.id] = batch.id
+        if endpoint.state == "recovering":
+            since, sequences = self.growth[endpoint.id]
+            allowed = sequences * 2 ** int((self.now - since) / _DOUBLES_AFTER_S + 1e-9)
+            assert held + asked <= max(allowed, weight), "slow start"
+
+    def is_wrong_address(self, number):
+        """Whether a lone endpoint refused every connection and never answered: it is not waited for, its calls find out at once."""
+        unknown = len(self.serving) == 1 and number not in self.answered
+        return unknown and self.refused[number] >= _REFUSALS_OF_A_STRANGER
 
     def check_pause(self, request, batch):
         """A call that backs off is not sent too early, unless in another form or since its endpoint has gone."""
