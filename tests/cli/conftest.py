@@ -27,7 +27,7 @@ def server():
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
     # A test without a terminal is somebody who looks on: a server that is not there is no reason to wait.
-    monkeypatch.setattr("batchclient.cli.map.WAIT_S", 0.0)
+    monkeypatch.setattr("batchclient.cli._map_options.WAIT_S", 0.0)
     for name in ("BASE_URL", "MODEL", "API_KEY"):
         monkeypatch.delenv(f"BATCHCLIENT_{name}", raising=False)
 

@@ -96,7 +96,7 @@ def test_after_the_patience_the_job_ends_and_the_same_command_goes_on(
 
 
 def test_of_two_models_one_is_gone_for_good_and_the_others_rows_are_answered(chats, router, out, journal, monkeypatch):
-    monkeypatch.setattr("batchclient.cli.map.REFUSED_S", 0.5)
+    monkeypatch.setattr("batchclient.cli._map_options.REFUSED_S", 0.5)
     router.gone = b'"model":"gone"'
     made = [{"text": f"row {number}", "model": ("m", "gone")[number % 2]} for number in range(80)]
     done = chats(made=made, options=["--row-params", "take"])

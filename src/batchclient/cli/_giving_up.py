@@ -17,7 +17,7 @@ from typing import Any
 
 from batchclient import MapResult, Statistics
 from batchclient.cli._failures import kind_of
-from batchclient.cli._map_options import MapOptions
+from batchclient.cli._map_options import REFUSED_S, MapOptions
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import (
     AuthenticationFailed,
@@ -31,12 +31,10 @@ from batchclient.errors import (
 )
 from batchclient.jobs.statuses import Status
 
-__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "REFUSED_S", "GivingUp"]
+__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "GivingUp"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
-REFUSED_S = 60.0
-"""How long a key or a model that was served may be refused, where no patience is given."""
 OUT_OF_USE = frozenset({"ejected", "probing", "awaited"})
 """The states of servers that get no calls."""
 _OF_EVERY_ROW = (NotFound, ConnectFailed)

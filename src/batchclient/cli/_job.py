@@ -126,7 +126,7 @@ class Job:
         self.is_whole = False
         self._client = client
         self._results = results
-        self._fail_if = FailIf(options.fail_if, options.call)
+        self._fail_if = FailIf(options.fail_if or [], options.call)
         self._output = output
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress

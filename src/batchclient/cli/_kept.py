@@ -279,7 +279,7 @@ class Kept:
         """Whether a job with these settings is finished, and the audit that it wants is not."""
         told = self._told
         is_done = self.is_in_place and self._is_beside and told.get("facts") == self._facts
-        return is_done and bool(self._facts["in"]) and self._options.audit == told.get("audit") is not None
+        return is_done and bool(self._facts["in"]) and self._options.audited == told.get("audit") is not None
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
@@ -339,7 +339,7 @@ class Kept:
             or told.get("facts") != self._facts
             or not self._facts["in"]
             # It asks rows again; the others come from the journal.
-            or self._options.audit is not None
+            or self._options.audited is not None
         ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
@@ -412,7 +412,7 @@ class Kept:
         self._told |= self._stamps(self._output, file)
         if beside is not None:
             self._note_beside(**self._stamps(beside, beside.status))
-        seconds, audit, media = self._seconds(seconds), self._options.audit, self._options.media
+        seconds, audit, media = self._seconds(seconds), self._options.audited, self._options.media
         stamp = None if media is None else f"{media.stamp:016x}"
         self._note(facts=self._facts, finished=_now(), seconds=seconds, audit=audit, media=stamp, **counts)
 
@@ -515,7 +515,7 @@ def _stamp(status: os.stat_result) -> list[int]:
 
 def _settings(options: MapOptions) -> dict[str, Any]:
     """Return what decides an answer, but for call and model, by names that tell a difference."""
-    schema = None if options.schema is None else options.schema.model_json_schema()
+    schema = None if options.answers_as is None else options.answers_as.model_json_schema()
     told = {
         "rows": options.rows,
         "row_params": options.row_params,
@@ -531,7 +531,7 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "answers": [options.call, options.client["model"], _settings(options)],
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
-        "form": [options.ordered, options.dedupe, options.first, options.retries, options.fail_if],
+        "form": [not options.unordered, options.dedupe, options.first, options.retries, options.fail_if or []],
         "as": [options.output_form, options.answer_field],
-        "columns": None if options.columns is None else [*options.columns],
+        "columns": None if options.kept_columns is None else [*options.kept_columns],
     }

@@ -1,95 +1,249 @@
-"""The settings of ``batchclient map``, read from its options."""
+"""The options of ``batchclient map``: each is declared here, and read from its text."""
 
 from __future__ import annotations
 
+import csv
+import math
+import sys
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import typer
+from pydantic import BaseModel
+
+from batchclient._client.parts import Shard, shard_from
 from batchclient._maps.repair import Repair
-from batchclient.cli._cost import Cost
-from batchclient.cli._metrics import Address
+from batchclient.cli._audit import audit_from
+from batchclient.cli._cost import Cost, cost_from
+from batchclient.cli._metrics import Address, address_from
+from batchclient.cli._options import (
+    ApiKey,
+    BaseUrl,
+    CallOption,
+    Concurrency,
+    Delimiter,
+    Encoding,
+    EndpointsShard,
+    Escape,
+    FileFormat,
+    Headers,
+    LogFormat,
+    MaxTokens,
+    MetricsPort,
+    Model,
+    Params,
+    Prompt,
+    PromptFile,
+    Quiet,
+    RowParams,
+    Rows,
+    System,
+    Temperature,
+    client_arguments,
+    of_files,
+    of_job,
+    of_pace,
+    of_request,
+    of_server,
+    params_from,
+    server_arguments,
+)
+from batchclient.cli._prompts import template_from
+from batchclient.cli._refusal import Refusal
+from batchclient.cli._schema import schema_from
 from batchclient.jobs.forms import OutputForm
 from batchclient.jobs.media import Media
+from batchclient.jobs.source import columns_from
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
+__all__ = ["REFUSED_S", "WAIT_S", "MapOptions"]
 
-__all__ = ["MapOptions"]
+_SHARD = "{shard}"
+WAIT_S = 600.0
+"""A job without somebody who looks on begins before its server, as jobs of one schedule do."""
+REFUSED_S = 60.0
+"""How long a key or a model that was served may be refused, where no patience is given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class MapOptions:
-    """The settings of a map job.
+    """The options, by their names on the command line, and what is made of them.
 
-    Args:
-        source, output: paths, or ``-``.
+    Attributes:
+        part: the shard of the input; ``None``: all of it.
         file: how the input is read: form, delimiter, escape, encoding, shard.
-        columns: the fields to write beside ``id``; ``None``: all.
-        first: rows to map from the beginning, of the shard; ``None`` for all.
-        prompt: the template; ``None``: the rows are requests themselves.
-        rows, row_params: the form of the rows, and what becomes of their parameters.
-        call: the call made for each row, in ``stream_map``'s words.
-        system: the text of a chat's system message, if there is one.
+        kept_columns: the fields to write beside ``id``; ``None``: all.
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
-        schema: a model whose instances are the answers that fit ``--schema``.
+        answers_as: a model whose instances are the answers that fit ``--schema``.
         params: of the server.
-        retries: what becomes of bad answers, in ``stream_map``'s words.
-        timeout_s, priority: of the calls, likewise.
-        fail_if: bounds on the shares of bad rows.
+        retries: what becomes of bad answers, in ``Repair``'s words.
         client: the arguments of ``BatchClient``.
-        outage_patience_s: how long every server may be away, if there is a bound.
-        output_form: of the output; ``None``: its ending tells it.
-        answer_field: a name for the answer, which begins the other added names, too.
-        ordered: whether rows keep their order.
-        dedupe: whether rows with equal prompts are asked once.
-        journal: the path of the journal, instead of ``OUT.journal``.
-        new: whether the job begins anew, beside the one that is there.
-        retry_failed: whether rows that failed for good run again, too.
-        dry_run: generate nothing, and report.
-        pilot: rows at random that go first; ``None``: none do.
-        yes: go on after them without a question.
-        audit: the share of the rows that are asked again afterwards, if any are.
+        audited: the share of the rows that are asked again afterwards, if any are.
         cost: the price of the work, if given, and the bound.
         metrics: where the job's metrics are served, if anywhere.
-        quiet: neither progress nor summary.
-        draws: whether a bar may be drawn on stderr.
+
+    Raises:
+        Refusal, ConfigError: an option is wrong by itself, or beside another one.
     """
 
-    source: str
-    output: str
-    file: dict[str, Any]
-    columns: Sequence[str] | None
-    first: int | None
-    prompt: str | None
-    rows: Literal["batch", "messages", "prompt", "conversations", "template"] | None
-    row_params: Literal["take", "ignore"] | None
-    call: str
-    system: str | None
-    media: Media | None
-    schema: type[BaseModel] | None
-    params: dict[str, Any]
-    retries: dict[str, Any]
-    fail_if: list[str]
-    timeout_s: float | None
-    priority: int
-    client: dict[str, Any] = field(repr=False)
-    outage_patience_s: float | None
-    output_form: OutputForm | None
-    answer_field: str | None
-    ordered: bool
-    dedupe: bool
-    journal: str | None
-    new: bool
-    retry_failed: bool
-    dry_run: bool
-    pilot: int | None
-    yes: bool
-    audit: float | None
-    cost: Cost | None
-    metrics: Address | None
-    quiet: bool
-    draws: bool
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A file of rows, a folder, a pattern or a URL; - is stdin.")
+    ]
+    output: Annotated[str, of_job("A file, or - (stdout); {shard} is its number.", "OUT", "--output", "-o")] = "-"
+    new: Annotated[bool, of_job("Begin anew; OUT stays until the new one is whole.", None, "--new")] = False
+    retry_failed: Annotated[bool, of_job("Run rows again that failed for good, too.", None, "--retry-failed")] = False
+
+    prompt: Prompt = None
+    prompt_file: PromptFile = None
+    rows: Rows = None
+    row_params: RowParams = None
+    system: System = None
+    call: CallOption = "complete"
+    image: Annotated[list[str] | None, of_request("A picture of each chat; repeatable.", "FIELD")] = None
+    audio: Annotated[list[str] | None, of_request("A sound of each chat; repeatable.", "FIELD")] = None
+    media_root: Annotated[str | None, of_request("The folder that --image and --audio are in.", "DIR")] = None
+    schema: Annotated[str | None, of_request("A JSON schema that each answer has to fit.", "FILE")] = None
+    retry_invalid: Annotated[int, of_request("Ask again, at most N times, to fit --schema.", "N", min=0)] = 0
+    retry_truncated: Annotated[
+        int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
+    ] = 0
+    max_tokens_at_most: Annotated[int | None, of_request("Tokens of such a row in all, at most.", "N")] = None
+    runaway: Annotated[bool, of_request("End answers that run into a loop.", None, "--runaway")] = False
+    param: Params = None
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+
+    base_url: BaseUrl = None
+    model: Model = None
+    api_key: ApiKey = None
+    header: Headers = None
+    dialect: Annotated[
+        Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
+        of_server("vllm, sglang, … (default: the server is asked).", "NAME"),
+    ] = None
+    endpoints_shard: EndpointsShard = None
+
+    format: FileFormat = None
+    columns: Annotated[str | None, of_files("The fields of IN that OUT has beside id.", "A,B")] = None
+    delimiter: Delimiter = None
+    escape: Escape = None
+    encoding: Encoding = None
+    first: Annotated[int | None, of_files("Map the first N rows alone.", "N")] = None
+    shard: Annotated[str | None, of_files("Map part I of N of IN, from 0/N on.", "I/N")] = None
+    dedupe: Annotated[bool, of_files("Ask rows with equal prompts once.", None, "--dedupe")] = False
+    unordered: Annotated[bool, of_files("Write rows as they finish.", None, "--unordered")] = False
+    output_form: Annotated[
+        OutputForm | None, of_files("jsonl, csv, parquet, batch or npy (default: OUT's ending).", "FORM")
+    ] = None
+    answer_field: Annotated[str | None, of_files("Of the answer in OUT; begins the other added names.", "NAME")] = None
+    journal: Annotated[str | None, of_files("The job's answers, instead of OUT.journal.", "FILE")] = None
+
+    concurrency: Concurrency = None
+    max_batch_size: Annotated[int | None, of_pace("Prompts in a request, at most.", "N")] = None
+    priority: Annotated[int, of_pace("Of vLLM's queue; a colleague's calls have 0.", "N")] = 0
+    p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
+    time_to_first_token: Annotated[float | None, of_pace("The same for the first token of an answer.", "S")] = None
+    timeout_s: Annotated[float | None, of_pace("Of a row's call, from its first request.", "S", "--timeout")] = None
+    wait_for_server_s: Annotated[
+        float | None, of_pace("For one that is not there yet (600; terminal: 0).", "S", "--wait-for-server")
+    ] = None
+    outage_patience_s: Annotated[
+        float | None, of_pace("Give up after an outage of all servers of S.", "S", "--outage-patience")
+    ] = None
+
+    dry_run: Annotated[bool, of_job("Read all rows and report; generate nothing.", None, "--dry-run")] = False
+    pilot: Annotated[int | None, of_job("N rows at random first; tell what the rest will take.", "N")] = None
+    yes: Annotated[bool, of_job("Go on after --pilot, unasked.", None, "--yes", "-y")] = False
+    audit: Annotated[str | None, of_job("Ask so many rows again, alone, at the end.", "P%")] = None
+    fail_if: Annotated[list[str] | None, of_job("Status 3, as for 'truncated>1%'; repeatable.", "KIND>P%")] = None
+    price: Annotated[str | None, of_job("Of a million tokens each, such as 0.15/0.60.", "IN/OUT")] = None
+    gpu_price: Annotated[float | None, of_job("Of an hour of all GPUs together.", "P")] = None
+    max_cost: Annotated[float | None, of_job("Stop, with status 3, once the job has cost X.", "X")] = None
+    metrics_port: MetricsPort = None
+    log_format: LogFormat = None
+    quiet: Quiet = False
+
+    part: Shard | None = field(init=False)
+    file: dict[str, Any] = field(init=False)
+    kept_columns: Sequence[str] | None = field(init=False)
+    media: Media | None = field(init=False)
+    answers_as: type[BaseModel] | None = field(init=False)
+    params: dict[str, Any] = field(init=False)
+    retries: dict[str, Any] = field(init=False)
+    client: dict[str, Any] = field(init=False)
+    audited: float | None = field(init=False)
+    cost: Cost | None = field(init=False)
+    metrics: Address | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first < 1:
+            raise Refusal(f"--first: at least 1 row, not {self.first}")
+        if self.pilot is not None and self.pilot < 2:
+            raise Refusal(f"--pilot: at least 2 rows, not {self.pilot}")
+        if self.yes and self.pilot is None:
+            raise Refusal("--yes goes with --pilot")
+        self.part = None if self.shard is None else shard_from(self.shard, "shard")
+        patience_s = self.outage_patience_s
+        if patience_s is not None and not 0 < patience_s < math.inf:
+            raise Refusal(f"--outage-patience: a number of seconds above 0, not {patience_s:g}")
+        looks_on_s = 0.0 if sys.stderr.isatty() else WAIT_S
+        self.client = {
+            **server_arguments(
+                self.base_url, self.model, self.api_key, self.header, self.endpoints_shard, self.dialect
+            ),
+            **client_arguments(
+                self.concurrency,
+                self.max_batch_size,
+                self.p95_latency,
+                self.time_to_first_token,
+                tell_server=self.priority != 0,
+            ),
+            "wait_for_server_s": looks_on_s if self.wait_for_server_s is None else self.wait_for_server_s,
+            # The job ends before its rows do.
+            "outage_patience_s": (patience_s or REFUSED_S) + REFUSED_S,
+        }
+        self.prompt = template_from(self.prompt, self.prompt_file)
+        self.params = params_from(
+            self.param or [], max_tokens=self.max_tokens, temperature=self.temperature, call=self.call
+        )
+        self.output = _path_from(self.output, self.part)
+        self.file = {
+            "form": self.format,
+            "delimiter": self.delimiter,
+            "escape": self.escape,
+            "encoding": self.encoding,
+            "shard": self.part,
+        }
+        self.kept_columns = None if self.columns is None else columns_from(_names_from(self.columns))
+        self.media = self._media()
+        self.answers_as = schema_from(self.schema)
+        self.retries = {
+            "invalid": self.retry_invalid,
+            "truncated": self.retry_truncated,
+            "max_tokens": self.max_tokens_at_most,
+            "runaway": self.runaway,
+        }
+        self.journal = None if self.journal is None else _path_from(self.journal, self.part)
+        self.audited = audit_from(self.audit, self.call, self.params)
+        self.cost = cost_from(self.price, self.gpu_price, self.max_cost)
+        self.metrics = address_from(self.metrics_port)
+
+    def __repr__(self) -> str:
+        return f"<MapOptions of {self.source} to {self.output}>"
+
+    def but(self, **changes: Any) -> MapOptions:
+        """Return the options with other values; what was made of the old ones stays."""
+        made = copy(self)
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
+
+    @property
+    def draws(self) -> bool:
+        """Whether a bar may be drawn on stderr."""
+        return self.log_format is None and not self.quiet
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -98,10 +252,41 @@ class MapOptions:
             "call": self.call,
             "timeout_s": self.timeout_s,
             "priority": self.priority,
-            "response_model": self.schema,
-            "repair": Repair(self.retries["invalid"], self.retries["truncated"], self.retries["max_tokens"]),
-            **({"runaway": True} if self.retries["runaway"] else {}),
+            "response_model": self.answers_as,
+            "repair": Repair(self.retry_invalid, self.retry_truncated, self.max_tokens_at_most),
+            **({"runaway": True} if self.runaway else {}),
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,
         }
+
+    def _media(self) -> Media | None:
+        has_media = bool(self.image or self.audio)
+        if self.media_root is not None and not has_media:
+            raise Refusal("--media-root goes with --image or --audio")
+        if has_media and self.prompt is not None and self.call != "chat":
+            raise Refusal("--image and --audio are for --call chat")
+        return Media(self.image or [], self.audio or [], self.media_root) if has_media else None
+
+
+def _path_from(path: str, shard: Shard | None) -> str:
+    """Put the number of the shard in place of ``{shard}``.
+
+    Raises:
+        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
+    """
+    if shard is None:
+        if _SHARD in path:
+            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
+        return path
+    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
+        raise Refusal(
+            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
+        )
+    return path.replace(_SHARD, str(shard[0]))
+
+
+def _names_from(columns: str) -> list[str]:
+    """Read names between commas. Quotes are around one that begins with a blank, or has a comma."""
+    lines = csv.reader(columns.splitlines(keepends=True), skipinitialspace=True)
+    return [name for line in lines for name in line]

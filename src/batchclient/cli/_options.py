@@ -2,229 +2,112 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from functools import wraps
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from batchclient._maps.row_calls import RowForm
+from batchclient._maps.row_calls import RowParams as OfRowParams
 from batchclient.cli._refusal import Refusal, option_of
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
+from batchclient.jobs.rows import Format
 from batchclient.options import AdaptiveLimit, Batching, Queue
 from batchclient.partition import endpoints_shard
 
 __all__ = [
-    "AnswerField",
     "ApiKey",
     "BaseUrl",
     "CallOption",
     "Concurrency",
     "Delimiter",
-    "DialectName",
     "Encoding",
     "EndpointsShard",
     "Escape",
     "FileFormat",
-    "GpuPrice",
     "Headers",
     "LogFormat",
-    "MaxBatchSize",
     "MaxTokens",
     "MetricsPort",
     "Model",
-    "OutputFormOption",
-    "P95Latency",
     "Params",
-    "Priority",
     "Prompt",
     "PromptFile",
     "Quiet",
-    "RetryInvalid",
     "RowParams",
     "Rows",
-    "Schema",
     "System",
     "Temperature",
-    "TimeToFirstToken",
-    "Timeout",
-    "WaitForServer",
     "client_arguments",
+    "command_of",
     "headers_from",
+    "of_files",
+    "of_job",
+    "of_pace",
+    "of_request",
+    "of_server",
     "params_from",
     "server_arguments",
 ]
 
-REQUEST, SERVER, FILES, PACE, JOB = "The request", "The server", "Files", "Pace", "The job"
-"""The groups of options in a command's help."""
+T = TypeVar("T")
 
-Prompt = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="The template: {name} is a field, {} a text line.", rich_help_panel=REQUEST),
-]
-PromptFile = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="A file with the template instead.", rich_help_panel=REQUEST),
-]
-Rows = Annotated[
-    Literal["batch", "messages", "prompt", "conversations", "template"] | None,
-    typer.Option(metavar="FORM", help="What a row is (default: the first row tells).", rich_help_panel=REQUEST),
-]
-RowParams = Annotated[
-    Literal["take", "ignore"] | None,
-    typer.Option(metavar="take|ignore", help="Fields named as parameters: sent, or data.", rich_help_panel=REQUEST),
-]
-System = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="A system message before each chat.", rich_help_panel=REQUEST),
-]
+
+def _group(title: str) -> Callable[..., Any]:
+    """Return what declares an option in a group of a command's help."""
+
+    def option(text: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+        """Declare an option: its line of help, what its value is called, and names that no rule makes."""
+        return typer.Option(
+            *names, metavar=metavar, help=text, rich_help_panel=title, show_default=False, show_envvar=False, **more
+        )
+
+    return option
+
+
+of_request, of_server, of_files, of_pace, of_job = map(
+    _group, ("The request", "The server", "Files", "Pace", "The job")
+)
+
+Prompt = Annotated[str | None, of_request("The template: {name} is a field, {} a text line.", "TEXT")]
+PromptFile = Annotated[str | None, of_request("A file with the template instead.", "FILE")]
+Rows = Annotated[RowForm | None, of_request("What a row is (default: the first row tells).", "FORM")]
+RowParams = Annotated[OfRowParams | None, of_request("Fields named as parameters: sent, or data.", "take|ignore")]
+System = Annotated[str | None, of_request("A system message before each chat.", "TEXT")]
 CallOption = Annotated[
     Literal["complete", "chat", "embed", "classify"],
-    typer.Option(
-        show_default=False,
-        metavar="CALL",
-        help="complete (the default), chat, embed or classify.",
-        rich_help_panel=REQUEST,
-    ),
+    of_request("complete (the default), chat, embed or classify.", "CALL"),
 ]
-Schema = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="A JSON schema that each answer has to fit.", rich_help_panel=REQUEST),
-]
-RetryInvalid = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        show_default=False,
-        metavar="N",
-        help="Ask again, at most N times, to fit --schema.",
-        rich_help_panel=REQUEST,
-    ),
-]
-Params = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=JSON", help="Another field of the request; repeatable.", rich_help_panel=REQUEST),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Tokens to generate per row, at most.", rich_help_panel=REQUEST),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(metavar="T", help="Sampling temperature.", rich_help_panel=REQUEST),
-]
+Params = Annotated[list[str] | None, of_request("Another field of the request; repeatable.", "NAME=JSON")]
+MaxTokens = Annotated[int | None, of_request("Tokens to generate per row, at most.", "N")]
+Temperature = Annotated[float | None, of_request("Sampling temperature.", "T")]
 
 BaseUrl = Annotated[
     list[str] | None,
-    typer.Option(
-        envvar="BATCHCLIENT_BASE_URL",
-        show_envvar=False,
-        metavar="URL",
-        help="With its /v1; repeatable; or BATCHCLIENT_BASE_URL.",
-        rich_help_panel=SERVER,
-    ),
+    of_server("With its /v1; repeatable; or BATCHCLIENT_BASE_URL.", "URL", envvar="BATCHCLIENT_BASE_URL"),
 ]
 Model = Annotated[
-    str | None,
-    typer.Option(
-        envvar="BATCHCLIENT_MODEL",
-        show_envvar=False,
-        metavar="NAME",
-        help="Where it has several; or BATCHCLIENT_MODEL.",
-        rich_help_panel=SERVER,
-    ),
+    str | None, of_server("Where it has several; or BATCHCLIENT_MODEL.", "NAME", envvar="BATCHCLIENT_MODEL")
 ]
 # The variable is read by the client: it does not replace an Authorization header.
-ApiKey = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Better: BATCHCLIENT_API_KEY, which ps does not show.", rich_help_panel=SERVER),
-]
-Headers = Annotated[
-    list[str] | None,
-    typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.", rich_help_panel=SERVER),
-]
-DialectName = Annotated[
-    Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
-    typer.Option(metavar="NAME", help="vllm, sglang, … (default: the server is asked).", rich_help_panel=SERVER),
-]
-EndpointsShard = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Use part I of N of the servers, from 0/N on.", rich_help_panel=SERVER),
-]
+ApiKey = Annotated[str | None, of_server("Better: BATCHCLIENT_API_KEY, which ps does not show.", "KEY")]
+Headers = Annotated[list[str] | None, of_server("Sent with every request; repeatable.", "'NAME: VALUE'")]
+EndpointsShard = Annotated[str | None, of_server("Use part I of N of the servers, from 0/N on.", "I/N")]
 
-FileFormat = Annotated[
-    Literal["jsonl", "text", "csv", "parquet", "arrow"] | None,
-    typer.Option(metavar="FORM", help="jsonl, text, csv, parquet or arrow.", rich_help_panel=FILES),
-]
-Delimiter = Annotated[
-    str | None,
-    typer.Option(metavar="C", help="Between fields of CSV: one character, or \\t.", rich_help_panel=FILES),
-]
-Escape = Annotated[
-    str | None,
-    typer.Option(metavar="C", help="Before a quote in quotes, where not doubled.", rich_help_panel=FILES),
-]
-Encoding = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Such as latin-1 (default: UTF-8, or by its mark).", rich_help_panel=FILES),
-]
-OutputFormOption = Annotated[
-    Literal["jsonl", "csv", "parquet", "batch", "npy"] | None,
-    typer.Option(
-        metavar="FORM", help="jsonl, csv, parquet, batch or npy (default: OUT's ending).", rich_help_panel=FILES
-    ),
-]
-AnswerField = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Of the answer in OUT; begins the other added names.", rich_help_panel=FILES),
-]
+FileFormat = Annotated[Format | None, of_files("jsonl, text, csv, parquet or arrow.", "FORM")]
+Delimiter = Annotated[str | None, of_files("Between fields of CSV: one character, or \\t.", "C")]
+Escape = Annotated[str | None, of_files("Before a quote in quotes, where not doubled.", "C")]
+Encoding = Annotated[str | None, of_files("Such as latin-1 (default: UTF-8, or by its mark).", "NAME")]
 
-Concurrency = Annotated[
-    str | None,
-    typer.Option(metavar="N|auto", help="Sequences in flight per server (default: auto).", rich_help_panel=PACE),
-]
-MaxBatchSize = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Prompts in a request, at most.", rich_help_panel=PACE),
-]
-Priority = Annotated[
-    int,
-    typer.Option(
-        show_default=False, metavar="N", help="Of vLLM's queue; a colleague's calls have 0.", rich_help_panel=PACE
-    ),
-]
-P95Latency = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="Send less, until 95 % of answers take S at most.", rich_help_panel=PACE),
-]
-TimeToFirstToken = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="The same for the first token of an answer.", rich_help_panel=PACE),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="Of a row's call, from its first request.", rich_help_panel=PACE),
-]
-WaitForServer = Annotated[
-    float | None,
-    typer.Option(metavar="S", help="For one that is not there yet (600; terminal: 0).", rich_help_panel=PACE),
-]
+Concurrency = Annotated[str | None, of_pace("Sequences in flight per server (default: auto).", "N|auto")]
 
-GpuPrice = Annotated[
-    float | None,
-    typer.Option(metavar="P", help="Of an hour of all GPUs together.", rich_help_panel=JOB),
-]
-MetricsPort = Annotated[
-    str | None,
-    typer.Option(metavar="P", help="Serve /metrics at port P, or at HOST:P.", rich_help_panel=JOB),
-]
-LogFormat = Annotated[
-    Literal["text", "json"] | None,
-    typer.Option(metavar="FORM", help="text or json on stderr, with time and fields.", rich_help_panel=JOB),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Say complaints and failures alone.", rich_help_panel=JOB),
-]
+MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST:P.", "P")]
+LogFormat = Annotated[Literal["text", "json"] | None, of_job("text or json on stderr, with time and fields.", "FORM")]
+Quiet = Annotated[bool, of_job("Say complaints and failures alone.", None, "--quiet", "-q")]
 
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
@@ -240,6 +123,32 @@ _ARGUMENTS = BATCH_CLIENT_ARGUMENTS | {
     "repair", "runaway", "fail_if", "rows", "row_params",
 }  # fmt: skip
 """Arguments of ``BatchClient`` and of ``stream_map``: no field of a server has such a name."""
+
+
+def command_of(options: type[T]) -> Callable[[Callable[[T], int]], Callable[..., int]]:
+    """Make a command of a function of one dataclass: each field that is given is an option."""
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=hints[each.name],
+        )
+        for each in fields(options)  # type: ignore[arg-type]
+        if each.init
+    ]
+
+    def made(function: Callable[[T], int]) -> Callable[..., int]:
+        @wraps(function)
+        def command(**given: Any) -> int:
+            return function(options(**given))
+
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return made
 
 
 def server_arguments(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import partial
 
 from batchclient._maps.arrow import pyarrow_for
@@ -51,7 +50,7 @@ def added_for(options: MapOptions, made: RowCall) -> Collection[str]:
     if options.output_form not in _OF_ROWS or not (made.own or made.call != options.call):
         return ()
     added = added_by(made.call, made.params, options.answer_field)
-    return added if options.columns is None else [name for name in added if name in options.columns]
+    return added if options.kept_columns is None else [name for name in added if name in options.kept_columns]
 
 
 def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
@@ -75,7 +74,7 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
         if source.reads(name):
             raise Refusal(f"{name}: {source.name} would have this file, too; rows would be read again")
     if form not in _OF_ROWS:
-        named = {"--columns": options.columns, "--answer-field": options.answer_field}
+        named = {"--columns": options.kept_columns, "--answer-field": options.answer_field}
         option = next((name for name, value in named.items() if value is not None), None)
         if option is not None:
             raise Refusal(f"{option}: --output-form {form} has no fields of the input")
@@ -85,7 +84,7 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
         raise Refusal("--output-form npy is for --call embed: it holds vectors alone")
     if form == "parquet":
         pyarrow_for("--output-form parquet")
-    return replace(options, output_form=form), output
+    return options.but(output_form=form), output
 
 
 def _is_batch(source: Source) -> bool:
@@ -108,7 +107,7 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         return BatchLines(fields_of_row, options.client["model"])
     if form == "npy":
         return Vectors(partial(fields_of_row, raw=True))
-    fields = partial(fields_of_row, columns=options.columns, answer_field=options.answer_field)
+    fields = partial(fields_of_row, columns=options.kept_columns, answer_field=options.answer_field)
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
@@ -121,8 +120,8 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
             types, schema = columns_of(whole, is_typed=is_typed), whole.schema
     else:
         types, schema = columns_of(source, is_typed=is_typed), source.schema
-    if options.columns is not None:
-        types = {name: types[name] for name in id_and(options.columns) if name in types}
+    if options.kept_columns is not None:
+        types = {name: types[name] for name in id_and(options.kept_columns) if name in types}
     types = {name: kind for name, kind in types.items() if name not in (*added, other)}
     types.setdefault("id", None)
     fields = partial(fields, other=other, raw=is_typed)

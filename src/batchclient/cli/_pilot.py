@@ -74,7 +74,7 @@ class Pilot:
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
         self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal))
-        self._rules = [FailIf([rule], options.call) for rule in options.fail_if]
+        self._rules = [FailIf([rule], options.call) for rule in options.fail_if or []]
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""
         self._looks: list[Look] = []

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -115,7 +114,7 @@ def _end(number: int) -> None:
 
 def _job(options: MapOptions, source: Source) -> int:
     options, client, prompts = _begin(options, source)
-    call_of = blame(prompts.read, options.columns or ())
+    call_of = blame(prompts.read, options.kept_columns or ())
     options, output = output_of(options, source)
     with kept_by(options, output, source.stamp, partial(_media_stamp, options)) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -126,7 +125,7 @@ def _job(options: MapOptions, source: Source) -> int:
         pilot = None
         if options.pilot is not None and kept is not None:
             with _open(options) as again:
-                read = _read(again, blame(prompts.sketch, options.columns or ()), random_rows=options.pilot)
+                read = _read(again, blame(prompts.sketch, options.kept_columns or ()), random_rows=options.pilot)
             pilot = Pilot(client, read, call_of, options, kept)
         job = _make_job(options, source, output, client, call_of, kept, pilot)
         asyncio.run(job.run())
@@ -158,14 +157,14 @@ def _open(options: MapOptions) -> Source:
         raise Refusal("--answer-field: a name that is neither empty nor id")
     # Rows that are requests are chats most often.
     is_chat = options.prompt is None and options.call == "complete"
-    assumed = replace(options, call="chat") if is_chat else options
+    assumed = options.but(call="chat") if is_chat else options
     added = added_to_rows(assumed, form_of(options.output, options.output_form))
-    taken = [name for name in options.columns or () if name in added]
+    taken = [name for name in options.kept_columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
-    columns = options.columns
+    columns = options.kept_columns
     media = () if options.media is None else options.media.fields
     own = () if options.row_params == "ignore" else parameter_types()
     names = _OF_REQUESTS if options.prompt is None else fields_of(options.prompt)
@@ -206,7 +205,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         row_params=options.row_params,
         has_model=bool(options.client["model"]),
         media=options.media,
-        added=partial(added_for, replace(options, output_form=form_of(options.output, options.output_form))),
+        added=partial(added_for, options.but(output_form=form_of(options.output, options.output_form))),
     )
     # Wrong parameters are refused while nothing is made.
     made = {"rows": options.rows} if options.prompt is None else {"prompt": prompts.read}
@@ -215,16 +214,16 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         first = source.first()
     except OSError as error:
         raise Refusal(f"{source.name}: {reason_of(error)}") from None
-    call_of = blame(prompts.read, options.columns or ())
+    call_of = blame(prompts.read, options.kept_columns or ())
     if first is not None:
         told = prompts.check_first(first, source)
-        check_columns(options.columns or (), first, source)
+        check_columns(options.kept_columns or (), first, source)
         if told and not options.quiet:
             say(told)
         with suppress(BadRow, ConfigError):  # its own fault
-            options = replace(options, call=call_of(first).call)
+            options = options.but(call=call_of(first).call)
         if prompts.model is not None:
-            options = replace(options, client=options.client | {"model": prompts.model})
+            options = options.but(client=options.client | {"model": prompts.model})
             client = BatchClient(**options.client)
         client.stream_map((), prompt=call_of, **options.arguments)
     return options, client, prompts
@@ -256,7 +255,7 @@ def _make_job(
     rows = client.stream_map(
         source.rows(),
         prompt=call_said,
-        ordered=options.ordered,
+        ordered=not options.unordered,
         **options.arguments,
         journal=None if kept is None else kept.journal,
     )
@@ -270,7 +269,7 @@ def _make_job(
         counted = _InThread(source.expected)
         total = lambda: source.estimated() if (known := counted()) is None else known  # noqa: E731
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
-    audit = None if options.audit is None else Audit(client, options.audit, call_of, options.arguments)
+    audit = None if options.audited is None else Audit(client, options.audited, call_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
@@ -302,7 +301,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         # The report may go anywhere, and rows go where the job's may.
         place = place_of(*output_of(options, source))
     options, client, prompts = _begin(options, source)
-    call_of = blame(prompts.read, options.columns or ())
+    call_of = blame(prompts.read, options.kept_columns or ())
     dry_run = DryRun(
         client,
         _read(
