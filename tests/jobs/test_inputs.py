@@ -14,7 +14,8 @@ from pyarrow import parquet
 
 from batchclient import ConfigError
 from batchclient.jobs import read_rows
-from batchclient.jobs.inputs import open_source, shown
+from batchclient.jobs.inputs import shown
+from batchclient.jobs.source import Source
 
 
 def lines(*numbers):
@@ -56,7 +57,7 @@ def test_what_a_folder_or_a_pattern_has_and_nobody_can_read_is_named(folder, mon
     os.mkfifo(folder / "sub" / "p.jsonl")
     for source in (folder, folder / "**" / "*.jsonl"):
         with pytest.raises(OSError, match=r"sub/p.jsonl: it is no regular file"):
-            open_source(source)
+            Source(source)
     (folder / "sub" / "p.jsonl").unlink()
     (folder / "sub" / "p.jsonl").symlink_to("nowhere")
     for source in (folder, folder / "sub" / "p*"):
@@ -78,7 +79,7 @@ def test_tables_without_a_row_tell_the_columns(tmp_path):
     for name in "ab":
         parquet.write_table(pa.table({"n": pa.array([], pa.int8())}), tmp_path / f"{name}.parquet")
     for form in (None, "parquet"):
-        with open_source(tmp_path, form) as source:
+        with Source(tmp_path, form) as source:
             assert (source.first(), source.form, source.schema.names, source.names) == (None, "parquet", ["n"], ["n"])
 
 
@@ -93,7 +94,7 @@ def test_shards_of_several_files_are_disjoint_and_even(tmp_path):
         assert max(map(len, shards)) <= len(whole) / parts + 3
         sizes = []
         for part in range(parts):
-            with open_source(tmp_path, shard=(part, parts)) as source:
+            with Source(tmp_path, shard=(part, parts)) as source:
                 source.first()
                 sizes.append(source.expected())
         assert sizes == [len(shard) for shard in shards]
@@ -116,13 +117,13 @@ def test_several_files_have_one_form(folder):
 
 def test_an_input_knows_which_new_files_would_be_a_part_of_it(folder):
     for pattern in ("**/*.jsonl", "**/sub/*", "s*/*.gz", "**/[a-z]*.??onl", "*/../a*", "[!.]*", "**"):
-        with open_source(folder / pattern, "jsonl") as opened:
+        with Source(folder / pattern, "jsonl") as opened:
             found = {os.path.realpath(each) for each in glob.glob(str(folder / pattern), recursive=True)}
             for path in filter(Path.is_file, folder.rglob("*")):
                 assert opened.reads(str(path)) == (str(path) in found), (pattern, path)
             assert not opened.reads(str(folder / ".x" / "new.jsonl"))
     for source in (folder, folder / "*.jsonl", folder / "[a-z]*"):
-        with open_source(source) as opened:
+        with Source(source) as opened:
             names = ("a.jsonl", "sub/../new.jsonl", "new.jsonl.part", "../new.jsonl", "sub/new.jsonl")
             assert [opened.reads(str(folder / name)) for name in names] == [
                 True,

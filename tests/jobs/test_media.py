@@ -9,7 +9,7 @@ import pytest
 
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs import media as media_module
-from batchclient.jobs.inputs import open_source
+from batchclient.jobs.source import Source
 from batchclient.jobs.media import Media
 
 PNG, JPEG, WAV = b"\x89PNG\r\n\x1a\n..", b"\xff\xd8\xff..", b"RIFF....WAVE.."
@@ -139,7 +139,7 @@ def test_media_are_loaded_in_a_thread_and_a_few_rows_ahead(tmp_path):
 
     path = tmp_path / "in.txt"
     path.write_text("row\n" * 40)
-    with open_source(path) as source:
+    with Source(path) as source:
         source.load(load)
         assert asyncio.run(take()) == len(loaded) == 40
     assert threading.main_thread() not in loaded

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchclient import ConfigError
 from batchclient.jobs import read_rows
-from batchclient.jobs.inputs import open_source
+from batchclient.jobs.source import Source
 
 lines = st.lists(st.sampled_from(["", "a", " ", "bb", "é", "x" * 30, '"', '{"text": "q"}']), max_size=12)
 
@@ -69,7 +69,7 @@ def test_parts_of_what_is_packed_streamed_or_recoded_are_the_file(tmp_path, form
 def test_a_part_reads_its_own_bytes_and_counts_its_lines(tmp_path):
     path = tmp_path / "in.txt"
     path.write_bytes(b"".join(b"%07d\n" % number for number in range(400_000)))
-    with open_source(path, shard=(1, 8)) as source:
+    with Source(path, shard=(1, 8)) as source:
         assert source.first()["text"] == "0050000"
         assert source.expected() == 50_000
         assert [int(row["text"]) for row in source.read()] == list(range(50_000, 100_000))

@@ -19,7 +19,7 @@ from batchclient import BatchClient, ConfigError, SyncBatchClient
 from batchclient._maps.arrow import documents_of
 from batchclient._maps.fields import encode
 from batchclient.jobs import read_rows
-from batchclient.jobs.inputs import open_source
+from batchclient.jobs.source import Source
 from batchclient.simulator import EmbeddedServer
 from batchclient.templates import make_prompt
 
@@ -65,11 +65,11 @@ def test_rows_shards_and_columns_of_a_table(files, name):
 def test_only_what_is_wanted_is_read(files):
     for wanted, first in [({"text.a", "id"}, ["id", "text"]), ({"n[0]"}, ["n"]), ({"q", "n"}, ["n"]), ({"q"}, [])]:
         for name in NAMES:
-            with open_source(files / name, wanted=wanted) as source:
+            with Source(files / name, wanted=wanted) as source:
                 assert list(source.first()) == first
                 assert source.names == ["id", "text", "n"]
                 assert sum(1 for _ in source.read()) == 1000
-    with open_source(files / "in.parquet", shard=(1, 4), most=200) as source:
+    with Source(files / "in.parquet", shard=(1, 4), most=200) as source:
         assert (source.first()["id"], source.expected(), sum(1 for _ in source.read())) == (250, 200, 200)
 
 

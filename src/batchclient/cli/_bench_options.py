@@ -22,8 +22,8 @@ from batchclient.cli._refusal import Refusal
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow
-from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import reason_of
+from batchclient.jobs.source import Source
 
 __all__ = [
     "Question",
@@ -126,7 +126,7 @@ def texts_of(path: str, template: str) -> list[str]:
     prompts = Prompts(template_from(template, None), "complete")
     texts: list[str] = []
     try:
-        with open_source(path) as source:
+        with Source(path) as source:
             first = source.first()
             if first is None:
                 raise Refusal(f"--prompts: {path} has no row")

@@ -54,9 +54,9 @@ from batchclient.cli._options import (
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._schema import schema_from
+from batchclient.jobs.file import columns_from
 from batchclient.jobs.forms import OutputForm
 from batchclient.jobs.media import Media
-from batchclient.jobs.source import columns_from
 
 __all__ = ["REFUSED_S", "WAIT_S", "MapOptions"]
 

@@ -22,10 +22,10 @@ from batchclient.jobs.forms import (
     form_of,
     is_packed,
 )
-from batchclient.jobs.inputs import open_source
+from batchclient.jobs.inputs import ending_of
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
-from batchclient.jobs.source import Source, ending_of
+from batchclient.jobs.source import Source
 
 __all__ = ["added_for", "added_to_rows", "output_of", "writer_of"]
 
@@ -115,7 +115,7 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     is_typed = form == "parquet"
     if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
         # All shards have the columns that the first rows of the whole tell.
-        with open_source(options.source, **{**options.file, "shard": None}) as whole:
+        with Source(options.source, **{**options.file, "shard": None}) as whole:
             whole.first()
             types, schema = columns_of(whole, is_typed=is_typed), whole.schema
     else:

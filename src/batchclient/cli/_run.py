@@ -37,7 +37,7 @@ from batchclient.cli._words import put, say
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed, NoServerAnswered
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.forms import form_of
-from batchclient.jobs.inputs import open_source, shown
+from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status, of_signal
@@ -171,7 +171,7 @@ def _open(options: MapOptions) -> Source:
     used = {"id", *media, *names, *own}
     wanted = None if columns is None or options.prompt is None else {*used, *columns}
     try:
-        return open_source(
+        return Source(
             options.source,
             **options.file,
             # Fields that are not written may have any name.

@@ -41,7 +41,6 @@ from batchclient.cli._rows import Ids
 from batchclient.cli._words import say
 from batchclient.errors import ConfigError
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs.inputs import open_source
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.jobs.statuses import Status
@@ -105,7 +104,7 @@ def enqueue(
     made = None
     if source is not None:
         try:
-            opened = open_source(source, format, delimiter=delimiter, escape=escape, encoding=encoding)
+            opened = Source(source, format, delimiter=delimiter, escape=escape, encoding=encoding)
             first = opened.first()
             if template is None and opened.form == "text":
                 template = "{}"

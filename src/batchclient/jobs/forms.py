@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from batchclient._maps.fields import encode
 from batchclient.errors import BatchClientError, ConfigError
-from batchclient.jobs.source import ending_of
+from batchclient.jobs.inputs import ending_of
 from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
 __all__ = [

@@ -1,11 +1,9 @@
-"""What ``IN`` names: a file, a folder, a pattern, or one of these at a URL.
+"""What ``IN`` names, as a list of files: one, a folder's, a pattern's, or those at a URL.
 
 Rules:
 - A folder is its files whose endings tell a form, at any depth. Names that begin with ``.`` or
   ``_`` are left out. In a pattern ``*`` ends at a folder, and ``**`` does not.
 - Several files are one input of one form, in the order of their names. A row knows its file's name.
-- Each shard reads a part of each file, and another part from file to file: small files are shared
-  out evenly. Of a URL with as many files as shards, each shard reads whole files.
 - URLs are read by fsspec. No message has what stands in them before ``@`` or behind ``?``.
 """
 
@@ -14,22 +12,25 @@ from __future__ import annotations
 import errno
 import fnmatch
 import glob
-import hashlib
 import os
 import re
-import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
-from batchclient.jobs.rows import Row
-from batchclient.jobs.source import ENDINGS, File, Source, ending_of
+from batchclient.jobs.rows import Format
 
-__all__ = ["open_source", "shown"]
+__all__ = ["ENDINGS", "Input", "ending_of", "input_of", "said", "shown"]
 
+ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv",
+    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
+}  # fmt: skip
+_PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 _USER = re.compile(r"(?<=://)(?:[^/:@]*:(?!\d*(?:[/?:]|$)).*@|[^/]*@)", re.DOTALL)
 """What stands before a host, up to the last ``@``; of the whole, if a password may have a slash."""
 _QUERY = re.compile(r"(https?://[^?]*)\?.*|\?[^/?*]*=.*?(?=::|$)", re.DOTALL | re.IGNORECASE)
@@ -43,53 +44,126 @@ def shown(path: str) -> str:
     return _QUERY.sub(r"\1", _USER.sub("", path)) if "://" in path else path
 
 
-def open_source(given: str | os.PathLike[str] | BinaryIO, form: str | None = None, **options: Any) -> Source:
-    """Open an input.
+def ending_of(name: str) -> str:
+    """Return the ending that tells the form of a file, in small letters."""
+    path = Path(name.lower())
+    return (path.with_suffix("") if path.suffix in _PACKED_ENDINGS else path).suffix
+
+
+class Input(NamedTuple):
+    """The files of an input.
+
+    Args:
+        name: for messages.
+        files: their paths; or one that is open, and stays open.
+        folder: where the names of several files begin; ``None``: there is one file.
+        system: fsspec's, of files at a URL; ``None``: they are here.
+    """
+
+    name: str
+    files: Sequence[Any]
+    folder: str | None = None
+    system: Any = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is a file that the caller has opened."""
+        return not isinstance(self.files[0], str)
+
+    def name_of(self, path: str) -> str:
+        """Return a file's name in its rows; empty: there is one file."""
+        if self.folder is None:
+            return ""
+        return os.path.relpath(path, self.folder) if self.folder else path
+
+    @contextmanager
+    def opened(self, file: Any) -> Iterator[Any]:
+        """Open one of the files for reading bytes, whatever it is."""
+        if self.is_given:
+            yield file
+            return
+        is_stdin = self.system is None and file == "-"
+        # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
+        open_at = partial(open, buffering=0, closefd=not is_stdin) if self.system is None else self.system.open
+        with open_at(sys.stdin.fileno() if is_stdin else file, mode="rb") as opened:
+            yield opened
+
+    def reads(self, path: str, form: str | None) -> bool:
+        """Return whether a new file of this name would be a part of an input of this form."""
+        if self.folder is None:
+            return False
+        real, of_input = os.path.realpath(path), os.path.realpath(self.name)
+        if Path(of_input).is_dir():
+            return PurePath(real).is_relative_to(of_input) and _is_of_rows(real, of_input, form)
+        # At the end of a pattern ** has the files at any depth.
+        folder, last = os.path.split(self.name if PurePath(self.name).name != "**" else f"{self.name}/*")
+        top, new = os.path.split(real)
+        is_found = fnmatch.fnmatchcase(new, last) and (not new.startswith(".") or last.startswith("."))
+        folders = glob.glob(folder or ".", recursive=True) if is_found else []  # noqa: PTH207
+        return top in map(os.path.realpath, folders) or real in map(os.path.realpath, self.files)
+
+
+def input_of(given: str | os.PathLike[str] | BinaryIO, form: str | None) -> Input:
+    """Find the files of an input.
 
     Args:
         given: a path, a folder, a pattern, a URL, ``-`` for stdin, or a file that is open.
-        form, options: as for ``File``.
+        form: of the files; ``None``: their endings tell.
 
     Raises:
-        OSError: there is no such file, or the file cannot be read.
-        ConfigError: an argument is wrong, no file has such a name, or the files have several forms.
+        OSError: a folder cannot be read.
+        ConfigError: no file has such a name, or the files have several forms.
     """
     if not isinstance(given, (str, os.PathLike)):
-        return File(given, form, **options)
+        return Input(str(getattr(given, "name", type(given).__name__)), [given])
     path = os.fspath(given)
     if "://" in path:
-        return _at_url(path, form, options)
-    if Path(path).is_dir():
+        found = _at_url(path, form)
+    elif Path(path).is_dir():
         walk = os.walk(path, onerror=_refuse)
-        found = [os.path.join(top, name) for top, _, names in walk for name in names]  # noqa: PTH118
-        return _Files(path, path, [each for each in found if _is_of_rows(each, path, form)], form, options)
-    if glob.has_magic(path) and not os.path.lexists(path):
-        found = [each for each in glob.glob(path, recursive=True) if not Path(each).is_dir()]  # noqa: PTH207
-        return _Files(path, os.path.commonpath([os.path.dirname(each) for each in found] or [""]), found, form, options)  # noqa: PTH120
-    return File(path, form, **options)
+        paths = [os.path.join(top, name) for top, _, names in walk for name in names]  # noqa: PTH118
+        found = Input(path, [each for each in paths if _is_of_rows(each, path, form)], path)
+    elif glob.has_magic(path) and not os.path.lexists(path):
+        paths = [each for each in glob.glob(path, recursive=True) if not Path(each).is_dir()]  # noqa: PTH207
+        found = Input(path, paths, _folder_of(paths))
+    else:
+        return Input("stdin" if path == "-" else path, [path])
+    if not found.files:
+        why = f"the folder has no file of {form or 'rows'} by its ending ({', '.join(ENDINGS)})"
+        raise ConfigError(f"{found.name}: {'no file has such a name' if glob.has_magic(found.name) else why}")
+    found = found._replace(files=sorted(found.files))
+    forms = {ENDINGS.get(ending_of(each)): found.name_of(each) or each for each in reversed(found.files)}
+    if form is None and len(forms) > 1:
+        several = ", ".join(f"{each} is {told or 'of no form'}" for told, each in forms.items())
+        raise ConfigError(f"format: the files of {found.name} have several forms: {several}", field="format")
+    return found
 
 
-def _at_url(url: str, form: str | None, options: dict[str, Any]) -> Source:
+def _at_url(url: str, form: str | None) -> Input:
     name = shown(url)
     try:
         from fsspec.core import url_to_fs
     except ImportError:
         raise ConfigError(f"{name}: URLs need fsspec, of the extra batchclient[data]") from None
-    with _said("", Exception):
+    with said("", Exception):
         try:
             system, root = url_to_fs(url)
         except (ImportError, ValueError) as error:  # such as: Install s3fs to access S3
             raise ConfigError(f"{name}: {shown(str(error))}") from None
-        folder, found = None, [root]
         # Of a page nothing tells whether it is a folder, and its address may have question marks.
         is_page = url.startswith(("http://", "https://"))
         if not is_page and glob.has_magic(root):
-            paths = system.glob(root, detail=True).items()
-            found = [path for path, told in paths if told["type"] == "file" and "/." not in path]
-            folder = os.path.commonpath([os.path.dirname(each) for each in found] or [""])  # noqa: PTH120
-        elif not is_page and system.isdir(root):
-            folder, found = root, [each for each in system.find(root) if _is_of_rows(each, root, form)]
-    return _Files(name, folder, found, form, options, system.open)
+            told = system.glob(root, detail=True).items()
+            found = [path for path, each in told if each["type"] == "file" and "/." not in path]
+            return Input(name, found, _folder_of(found), system)
+        if not is_page and system.isdir(root):
+            return Input(name, [each for each in system.find(root) if _is_of_rows(each, root, form)], root, system)
+        return Input(name, [root], None, system)
+
+
+def _folder_of(paths: Sequence[str]) -> str:
+    """Return the folder that has all the files of a pattern."""
+    return os.path.commonpath([os.path.dirname(each) for each in paths] or [""])  # noqa: PTH120
 
 
 def _refuse(error: OSError) -> None:
@@ -101,120 +175,8 @@ def _is_of_rows(path: str, folder: str, form: str | None) -> bool:
     return told is not None and form in (None, told) and not any(part[0] in "._" for part in parts)
 
 
-class _Files(Source):
-    """The rows of several files, one after the other.
-
-    Args:
-        name: for messages.
-        folder: that has them all: the names of files begin there. ``None``: there is one file.
-        paths: of the files.
-        form, options: as for ``File``.
-        open_at: opens a file behind a URL; ``None``: the paths are here.
-
-    Raises:
-        OSError: a file is not there any more.
-        ConfigError: an argument is wrong, there is no file, or the endings tell several forms.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        folder: str | None,
-        paths: Sequence[str],
-        form: str | None,
-        options: dict[str, Any],
-        open_at: Callable[[str], Any] | None = None,
-    ) -> None:
-        options = dict(options)
-        super().__init__(name, form, options.pop("most", None))
-        shard = options.pop("shard", None)
-        part, parts = (0, 1) if shard is None else shard_from(shard)
-        self._folder, self._form, self._options, self._open_at = folder, form, options, open_at
-        self._paths = sorted(paths)
-        if not self._paths:
-            why = f"the folder has no file of {form or 'rows'} by its ending ({', '.join(ENDINGS)})"
-            raise ConfigError(f"{name}: {'no file has such a name' if glob.has_magic(name) else why}")
-        if open_at is not None and len(paths) >= parts:
-            self._paths, part, parts = self._paths[part::parts], 0, 1
-        self._shard = part, parts
-        forms = {ENDINGS.get(ending_of(path)): self._name_of(path) for path in reversed(self._paths)}
-        if form is None and len(forms) > 1:
-            several = ", ".join(f"{each} is {told or 'of no form'}" for told, each in forms.items())
-            raise ConfigError(f"format: the files of {name} have several forms: {several}", field="format")
-        self.is_regular = open_at is None
-        self._place = 0
-        self._sizes: list[int] = []
-        if open_at is None:
-            told = []
-            for path in self._paths:
-                with _said(self._name_of(path)):
-                    status = os.stat(path)  # noqa: PTH116
-                    if not stat.S_ISREG(status.st_mode):
-                        raise OSError(errno.EINVAL, "it is no regular file")
-                told.append((path, status.st_size, status.st_mtime_ns))
-            self._sizes = [size for _, size, _ in told]
-            self.stamp = [os.path.realpath(name), hashlib.sha256(repr(told).encode()).hexdigest()]
-
-    def expected(self) -> int | None:
-        total = 0
-        for place, path in enumerate(self._paths):
-            if self._open_at is not None:
-                return None
-            with _said(path), self._opened(place) as file:
-                file.first()
-                known = file.expected()
-            if known is None:
-                return None
-            total += known
-        return total if self._most is None else min(total, self._most)
-
-    @property
-    def share(self) -> float | None:
-        if not self._sizes or self._file is None:
-            return None
-        done, now = self._sizes[: self._place], self._sizes[self._place]
-        return (sum(done) + now * (self._file.share or 0.0)) / max(1, sum(self._sizes))
-
-    def reads(self, path: str) -> bool:
-        real, of_input = os.path.realpath(path), os.path.realpath(self.name)
-        if Path(of_input).is_dir():
-            return PurePath(real).is_relative_to(of_input) and _is_of_rows(real, of_input, self._form)
-        # At the end of a pattern ** has the files at any depth.
-        folder, last = os.path.split(self.name if PurePath(self.name).name != "**" else f"{self.name}/*")
-        top, new = os.path.split(real)
-        is_found = fnmatch.fnmatchcase(new, last) and (not new.startswith(".") or last.startswith("."))
-        folders = glob.glob(folder or ".", recursive=True) if is_found else []  # noqa: PTH207
-        return top in map(os.path.realpath, folders) or real in map(os.path.realpath, self._paths)
-
-    def _name_of(self, path: str) -> str:
-        return os.path.relpath(path, self._folder) if self._folder else path
-
-    @contextmanager
-    def _opened(self, place: int) -> Iterator[Source]:
-        path, (part, parts) = self._paths[place], self._shard
-        with ExitStack() as stack:
-            given = path if self._open_at is None else stack.enter_context(self._open_at(path))
-            shard = None if parts == 1 else ((part + place) % parts, parts)
-            yield stack.enter_context(File(given, self._form, shard=shard, name=shown(path), **self._options))
-
-    def _read(self) -> Iterator[Row]:
-        kinds = OSError if self._open_at is None else Exception
-        for place, path in enumerate(self._paths):
-            name = "" if self._folder is None else self._name_of(path)
-            self._place = place
-            with _said(name if place else "", kinds), self._opened(place) as self._file:
-                self._file.first()  # by which the form is known, and a table's columns; also if it has no row
-                if self.form not in (None, self._file.form) and self._file.form is not None:
-                    raise ConfigError(f"it is {self._file.form}, and the files before are {self.form}")
-                self.form = self._file.form or self.form
-                self.names, self.schema = self.names or self._file.names, self.schema or self._file.schema
-                for row in self._file.read():
-                    row.file = name
-                    yield row
-
-
 @contextmanager
-def _said(name: str, kinds: type[Exception] = OSError) -> Iterator[None]:
+def said(name: str, kinds: type[Exception] = OSError) -> Iterator[None]:
     """Turn errors into an ``OSError``; of a later file, which has a name, wrong contents, too."""
     start = f"{name}: " if name else ""
     try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.inputs import open_source
 from batchclient.jobs.rows import Row
 from batchclient.jobs.source import Source
 
@@ -19,11 +18,11 @@ __all__ = ["read_rows"]
 class _Rows(Iterable[Row]):
     """The rows of a file; each iteration opens the file anew."""
 
-    def __init__(self, open_source: Callable[[], Source]) -> None:
-        self._open = open_source
+    def __init__(self, opening: partial[Source]) -> None:
+        self._open = opening
 
     def __repr__(self) -> str:
-        return f"<rows of {self._open.args[0]!r}>" if isinstance(self._open, partial) else "<rows>"
+        return f"<rows of {self._open.args[0]!r}>"
 
     def __iter__(self) -> Iterator[Row]:
         with self._open() as opened:
@@ -85,7 +84,7 @@ def read_rows(
     if path is None and not callable(getattr(source, "read", None)):
         raise ConfigError(f"source is a path or an open file, not a {type(source).__name__}", field="source")
     opening = partial(
-        open_source,
+        Source,
         source,
         format,
         columns=columns,

@@ -147,7 +147,7 @@ def lines_of(file: BinaryIO, most_bytes: int | None = None) -> Iterator[bytes | 
 
 
 def rows_of_lines(
-    lines: Iterable[bytes | None], form: Callable[[bytes], Format], before: Callable[[], int] = _none_before
+    lines: Iterable[bytes | None], form: Callable[[bytes], str], before: Callable[[], int] = _none_before
 ) -> Iterator[Row]:
     """Make rows of lines.
 

@@ -1,59 +1,38 @@
-"""A file that is read as rows: its bytes, its form, and the rows one after the other.
+"""The rows of an input, one after the other: of a list of files, which one function opens.
 
 Rules:
-- Nothing is read whole. A regular file is read as rows are asked for. A pipe or a terminal, where a
-  read may take for ever, is read in a thread, and so holds up no answer.
-- The first bytes tell gzip, bzip2, xz, zstd, Parquet, Arrow and UTF-16, whatever the file's name.
-  Without a form and
-  an ending the first line tells JSONL from text.
-- The shards of a file are disjoint, and together they are the file. Plain JSONL and text are cut
-  into ranges of bytes at line ends, Parquet and files of Arrow into ranges of rows. Others are cut
-  by a hash of the row's number: in CSV a byte tells not whether it stands within quotes.
+- Regular files are read as rows are asked for. A pipe, a terminal or a URL, where a read may take
+  for ever, is read in a thread, and so holds up no answer.
+- Each shard reads a part of each file, and another part from file to file: small files are shared
+  out evenly. Of a URL with as many files as shards, each shard reads whole files.
 """
 
 from __future__ import annotations
 
 import asyncio
-import codecs
-import io
+import errno
+import hashlib
 import os
-import re
 import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from itertools import chain, islice
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
 from batchclient._client.parts import shard_from
-from batchclient._maps.arrow import INDEX
 from batchclient.errors import ConfigError
-from batchclient.jobs.bytes import CHUNK_BYTES, Bytes, Chunks, Packed, codec_from, packed_by, recoded
-from batchclient.jobs.columnar import count_of_parquet, rows_of_arrow, rows_of_parquet
-from batchclient.jobs.csv_rows import check_columns, distinct, rows_of_csv
-from batchclient.jobs.rows import BOM, FORMATS, Format, Row, lines_of, rows_of_lines
+from batchclient.jobs.file import File, Reading
+from batchclient.jobs.inputs import input_of, said, shown
+from batchclient.jobs.rows import Row
 
-__all__ = ["ENDINGS", "File", "Source", "columns_from", "ending_of", "form_from", "in_thread"]
+__all__ = ["Source", "in_thread"]
 
 T = TypeVar("T")
 
-ENDINGS: dict[str, Format] = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text", ".csv": "csv", ".tsv": "csv", ".tab": "csv",
-    ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
-}  # fmt: skip
-_TABLES: dict[bytes, Format] = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}  # fmt: skip
-"""Of UTF-32 first: its mark begins as the one of UTF-16 does."""
-_ZIP = b"PK\x03\x04"
-_PACKED_ENDINGS = (".gz", ".bz2", ".xz", ".zst")
 _ROWS_TO_FIRST = 100
 """Unusable rows to read at the start, at most. Further ones are read as rows are asked for."""
 _ROWS_AHEAD, _LOADED_AHEAD = 256, 8
@@ -61,47 +40,85 @@ _ROWS_AHEAD, _LOADED_AHEAD = 256, 8
 
 The first number is also that of the rows that tell the types of columns.
 """
-_GOLDEN = 0x9E3779B97F4A7C15
-"""2 to the 64th, divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
 
 
 class Source:
     """The rows of one input.
 
     Args:
-        name: for messages.
-        form: the form of a row; ``None`` until it is known.
+        given: a path, a folder, a pattern, a URL, ``-`` for stdin, or a file that is open for
+            reading bytes.
+        form: of the rows; ``None``: the files tell.
+        shard: the part to read; ``None``: all.
         most: rows to read, at most, faulty rows included; ``None`` for all.
+        reading: as for ``Reading``.
 
     Attributes:
-        name, form: the arguments.
+        name: for messages.
+        form: of the rows; ``None`` until it is known.
         stamp: changes with the input, where that can be read again; ``None``: it cannot.
-        status: of a regular file; ``None``: it is none.
+        status: of a regular file that is the input; ``None``: it is none.
         is_regular: whether reading never waits.
-        taken: rows handed out.
         schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
         names: of a table's columns, read or not; empty until they are known, and of other forms.
+
+    Raises:
+        OSError: there is no such file.
+        ConfigError: an argument is wrong, no file has such a name, or the files have several forms.
     """
 
-    status: os.stat_result | None = None
-    stamp: list[Any] | None = None
-
-    def __init__(self, name: str, form: str | None, most: int | None) -> None:
-        self.name: str = name
-        self.form: Format | None = None if form is None else form_from(form)
-        self.is_regular: bool = True
-        self.taken: int = 0
-        self.names: Sequence[str] = ()
-        self._most = most
+    def __init__(
+        self,
+        given: str | os.PathLike[str] | BinaryIO,
+        form: str | None = None,
+        *,
+        shard: str | Sequence[int] | None = None,
+        most: int | None = None,
+        **reading: Any,
+    ) -> None:
+        self._reading = Reading(form, **reading)
+        part, parts = self._shard = (0, 1) if shard is None else shard_from(shard)
+        found = input_of(given, form)
+        if found.system is not None and len(found.files) >= parts:
+            found, self._shard = found._replace(files=found.files[part::parts]), (0, 1)
+        self._input = found
+        self.name: str = found.name
+        self.form: str | None = form
         self.schema: Any = None
+        self.names: Sequence[str] = ()
+        self.status: os.stat_result | None = None
+        self.stamp: list[Any] | None = None
+        self.is_regular: bool = found.system is None
+        self._sizes: list[int] = []
+        """Of regular files that are here."""
+        if not (found.system or found.is_given):
+            self._look()
+        self._most = most
         self._ahead = _ROWS_AHEAD
         self._seen: list[Row] = []
-        self._file: Any = None  # whatever is open
-        self._made = 0
+        self._made = self._place = 0
+        self._file: File | None = None
+        self._opened: Any = None
         self._rows: Iterator[Row] = self._counted(islice(self._read(), most))
 
+    def _look(self) -> None:
+        """Look at files that are here: whether they are there, and what tells that they change."""
+        told, is_one = [], self._input.folder is None
+        for path in self._input.files:
+            with nullcontext() if is_one else said(self._input.name_of(path)):
+                status = os.fstat(sys.stdin.fileno()) if path == "-" else os.stat(path)  # noqa: PTH116
+                self.is_regular = stat.S_ISREG(status.st_mode)
+                if not (self.is_regular or is_one):
+                    raise OSError(errno.EINVAL, "it is no regular file")
+            told.append((path, status.st_size, status.st_mtime_ns))
+        if self.is_regular:
+            self._sizes = [size for _, size, _ in told]
+            facts = told[0][1:] if is_one else (hashlib.sha256(repr(told).encode()).hexdigest(),)
+            self.stamp = [os.path.realpath(self.name if self._input.files != ["-"] else "-"), *facts]
+            self.status = status if is_one else None
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {self.taken} rows>"
+        return f"<Source {self.name}: {self._made} rows>"
 
     def __enter__(self) -> Self:
         return self
@@ -112,9 +129,9 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Close the file that is open."""
-        if self._file is not None:
-            self._file.close()
+        """Close the file that is open, unless it is the caller's."""
+        if self._opened is not None and not self._input.is_given:
+            self._opened.close()
 
     def first(self) -> Row | None:
         """Read up to the first row with fields and return the row, which stays in ``rows``.
@@ -156,39 +173,72 @@ class Source:
 
     def read(self) -> Iterator[Row]:
         """Yield all rows; waits for the input."""
-        for row in self._rows:
-            self.taken += 1
-            yield row
+        yield from self._rows
 
     def expected(self) -> int | None:
         """Return about how many rows there are, where that is told without reading them.
 
         It is told after ``first``.
         """
-        raise NotImplementedError
+        if not self._sizes:
+            return None
+        total = 0
+        for place, path in enumerate(self._input.files):
+            with said(path), self._input.opened(path) as opened:
+                file = self._file_of(place, opened)
+                next(file.rows(), None)
+                known = file.count(self._most)
+            if known is None:
+                return None
+            total += known
+        return total if self._most is None else min(total, self._most)
 
     def estimated(self) -> int | None:
         """Return about how many rows there are, by the share of the bytes that the rows so far have."""
-        share = self.share
-        told = None if not share else max(self._made, round(self._made / share))
-        return told if told is None or self._most is None else min(told, self._most)
+        if not self._sizes or self._file is None:
+            return None
+        done = sum(self._sizes[: self._place]) + self._sizes[self._place] * self._file.share
+        if not done:
+            return None
+        told = max(self._made, round(self._made * sum(self._sizes) / done))
+        return told if self._most is None else min(told, self._most)
 
-    @property
-    def share(self) -> float | None:
-        """The share of the input's bytes that was read; ``None``: it is not known."""
-        return None
+    def reads(self, path: str) -> bool:
+        """Return whether a new file of this name would be a part of the input."""
+        return self._input.reads(path, self._reading.form)
+
+    def _file_of(self, place: int, opened: Any) -> File:
+        path, (part, parts) = self._input.files[place], self._shard
+        shard = None if parts == 1 else ((part + place) % parts, parts)
+        name = self.name if self._input.folder is None else shown(path)
+        return File(opened, name, self._reading, shard, path if self._sizes else None)
+
+    def _read(self) -> Iterator[Row]:
+        found = self._input
+        kinds = OSError if found.system is None else Exception
+        is_alone = found.folder is None and found.system is None
+        for place, path in enumerate(found.files):
+            name = found.name_of(path)
+            with nullcontext() if is_alone else said(name if place else "", kinds), found.opened(path) as self._opened:
+                self._place, self._file = place, self._file_of(place, self._opened)
+                file, seen = self._file, list[Row]()
+                rows = file.rows()
+                for row in rows:
+                    seen.append(row)
+                    if file.form is not None:
+                        break
+                if self.form not in (None, file.form) and file.form is not None:
+                    raise ConfigError(f"it is {file.form}, and the files before are {self.form}")
+                self.form = file.form or self.form
+                self.names, self.schema = self.names or file.names, self.schema or file.schema
+                for row in chain(seen, rows):
+                    row.file = name
+                    yield row
 
     def _counted(self, rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             self._made += 1
             yield row
-
-    def reads(self, path: str) -> bool:
-        """Return whether a new file of this name would be a part of the input."""
-        return False
-
-    def _read(self) -> Iterator[Row]:
-        raise NotImplementedError
 
     async def _read_in_thread(self) -> AsyncIterator[Row]:
         """Yield the rows that a thread reads, as they come."""
@@ -209,339 +259,12 @@ class Source:
             news.clear()
             is_over = reading.done()
             while ready:
-                self.taken += 1
                 yield ready.popleft()
                 room.release()
             if is_over:
                 await reading
                 return
             await news.wait()
-
-
-class File(Source):
-    """The rows of one file.
-
-    Args:
-        given: a path, ``-`` for stdin, or a file that is open for reading bytes.
-        form, columns, shard, delimiter, escape, encoding: as for ``read_rows``.
-        wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
-            nothing else is read. ``None``: all is used.
-        used: of these, the fields without which a row of a table is unusable. ``None``: all.
-        reserved: fields that no row may have, because the output adds them.
-        most: rows to read, at most, faulty rows included; ``None`` for all.
-        name: of an open file, where it has none of its own.
-
-    Raises:
-        OSError: there is no such file, or the file cannot be read.
-        ConfigError: an argument is wrong.
-    """
-
-    name: str
-    form: Format | None
-    is_regular: bool
-    names: Sequence[str]
-    status: os.stat_result | None
-    stamp: list[Any] | None
-
-    def __init__(
-        self,
-        given: str | os.PathLike[str] | BinaryIO,
-        form: str | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        wanted: Collection[str] | None = None,
-        used: Collection[str] | None = None,
-        shard: str | Sequence[int] | None = None,
-        delimiter: str | None = None,
-        escape: str | None = None,
-        encoding: str | None = None,
-        reserved: Collection[str] = (),
-        most: int | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__("", form, most)
-        self._columns = None if columns is None else columns_from(columns)
-        self._shard = None if shard is None else shard_from(shard)
-        self._of_csv = {"delimiter": delimiter, "escape": escape}
-        self._delimiter = _character("delimiter", delimiter)
-        self._escape = _character("escape", escape)
-        self._encoding = None if encoding is None else codec_from(encoding)
-        self._part: tuple[int, int] | None = None
-        """The range of bytes whose lines are rows, where that is known."""
-        self._path: str | None = None
-        if isinstance(given, (str, os.PathLike)):
-            self._open(os.fspath(given))
-        else:
-            self.name = name or str(getattr(given, "name", type(given).__name__))
-            # Of a buffered pipe ``read`` would wait until all the bytes are there.
-            self._file = Chunks(getattr(given, "read1", given.read))
-            self._given = given
-        self._reader: Bytes | None = None
-        self._packed: Packed | None = None
-        self._taken_bytes = 0
-        self._wanted, self._used = wanted, None if used is None else _roots(used)
-        self._reserved = frozenset(reserved)
-
-    def _open(self, path: str) -> None:
-        if path == "-":
-            self.name = "stdin"
-            # Read below Python's own buffer: a thread that waits in it keeps the interpreter alive.
-            self._file = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
-        else:
-            self.name = self._path = path
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # ``__exit__`` closes it
-        self._given = self._file
-        status = os.fstat(self._file.fileno())
-        self.is_regular = stat.S_ISREG(status.st_mode)
-        if self.is_regular:
-            self.status = status
-            self.stamp = [os.path.realpath(path), status.st_size, status.st_mtime_ns]
-
-    def expected(self) -> int | None:
-        known = None
-        if self._path is None:
-            pass  # a file that is being read is not read beside that
-        elif self.form == "parquet":
-            known = count_of_parquet(self._path, self._shard)
-        elif self._part is not None:
-            known = _lines_in(self._path, *self._part, self._most)
-        return known if known is None or self._most is None else min(known, self._most)
-
-    @property
-    def share(self) -> float | None:
-        status, packed = self.status, self._packed
-        if status is None or not self._taken_bytes:
-            return None
-        all_bytes = status.st_size if packed is None else packed.made * status.st_size / max(packed.read, 1)
-        return min(1.0, self._taken_bytes / all_bytes)
-
-    def _lines(self, file: Bytes) -> Iterator[bytes | None]:
-        for line in lines_of(file):
-            self._taken_bytes += 0 if line is None else len(line)
-            yield line
-
-    # Bytes to rows -------------------------------------------------------------------------------------------------
-
-    def _read(self) -> Iterator[Row]:
-        rows = self._begun()
-        if self._columns is not None:
-            rows = (_with_columns(row, self._columns) for row in rows)
-        yield from (_without(row, self._reserved) for row in rows) if self._reserved else rows
-
-    def _begun(self) -> Iterator[Row]:
-        # Kept: the file would be closed with it, and is closed by ``__exit__``.
-        raw = self._file if self.is_regular else Chunks(self._file.read)
-        self._reader = file = io.BufferedReader(raw, CHUNK_BYTES)
-        start = file.peek(8)
-        by = packed_by(start)
-        if by is not None:
-            self._packed = Packed(file, by)
-            file = self._packed.file
-            start = file.peek(8)
-        self._settle_form(start)
-        if self.form == "parquet" or (self.form == "arrow" and start.startswith(b"ARROW1")):
-            if by or not _is_seekable(self._given):
-                raise ConfigError(f"{self.name}: Parquet and Arrow's file form need a plain file, not packed, no pipe")
-            if self.form == "parquet":
-                return rows_of_parquet(self._table(), self._choose, self._shard, self._used)
-            return rows_of_arrow(self._table(), self._choose, self._shard, self._used, is_stream=False)
-        if self.form == "arrow":
-            return self._hashed(rows_of_arrow(file, self._choose, None, self._used, is_stream=True))
-        encoding = self._encoding or next((codec for mark, codec in _MARKS.items() if start.startswith(mark)), "utf-8")
-        if self._encoding is None and encoding == "utf-8" and b"\0" in start[:4]:
-            raise ConfigError(
-                f"encoding: {self.name} begins with no UTF-8; it may be utf-16-le or utf-16-be",
-                field="encoding",
-            )
-        if encoding != "utf-8":
-            file = recoded(file, encoding)
-        if self.form == "csv":
-            return self._hashed(
-                rows_of_csv(self.name, self._lines(file), self._delimiter, self._escape, self._columns or ())
-            )
-        if self._path is None or self.status is None or by or encoding != "utf-8":
-            return self._hashed(rows_of_lines(self._lines(file), self._settle))
-        return self._of_range(file, self.status.st_size)
-
-    def _settle_form(self, start: bytes) -> None:
-        """Find out the form, where none was given, by the first bytes or the ending."""
-        ending = ending_of(self.name)
-        if ending in (".tsv", ".tab"):
-            self._delimiter = self._delimiter or "\t"
-        if self.form is None:
-            if start.startswith(_ZIP):
-                why = "it is a zip archive or a spreadsheet: unpack it, or save it as CSV"
-                raise ConfigError(f"{self.name}: {why}")
-            told = next((form for magic, form in _TABLES.items() if start.startswith(magic)), None)
-            self.form = told or ENDINGS.get(ending)
-        self._check_columns()
-
-    def _settle(self, line: bytes) -> Format:
-        """Find out the form, where it is not known, by the first line that is not blank.
-
-        Raises:
-            ConfigError: the lines are no rows, or nothing tells their form.
-        """
-        begins = b"".join(line.split(maxsplit=2)[:2])
-        if self.form != "text" and (begins == b"[" or begins.startswith(b"[{")):
-            raise ConfigError(f"{self.name}: it is a JSON array, and rows are lines: jq -c '.[]' makes JSONL of it")
-        if self.form is None:
-            if begins == b"{":
-                raise ConfigError(f"{self.name}: its JSON goes over several lines: jq -c . makes JSONL of it")
-            ending = ending_of(self.name)
-            if begins.startswith(b"{"):
-                self.form = "jsonl"
-            elif ending and self._path is not None and self.is_regular:
-                raise ConfigError(
-                    f"format: {self.name}: the ending {ending!r} tells no form; one of {', '.join(FORMATS)}",
-                    field="format",
-                )
-            else:
-                self.form = "text"
-            self._check_columns()
-        return self.form
-
-    def _check_columns(self) -> None:
-        given = next((name for name, value in self._of_csv.items() if value is not None), None)
-        if given is not None and self.form not in (None, "csv"):
-            raise ConfigError(f"{given}: {self.name} is {self.form}, and only CSV has one", field=given)
-        other = next((name for name in self._columns or () if name != "text"), None)
-        if self.form == "text" and other is not None:
-            raise ConfigError(f"columns: a line of text has the field 'text' alone, not {other!r:.60}", field="columns")
-
-    def _of_range(self, file: Bytes, size: int) -> Iterator[Row]:
-        """Yield the rows of a plain file of lines, or of the shard's range of bytes."""
-        if self._shard is None:
-            self._part = (0, size)
-            return rows_of_lines(lines_of(file), self._settle)
-        # The first line decides the form for all shards.
-        form = self._settle(next((line for line in lines_of(file) if line and line.removeprefix(BOM).strip()), b""))
-        part, parts = self._shard
-        start, end = (_line_from(file, size, size * each // parts) for each in (part, part + 1))
-        self._part = (start, end)
-        file.seek(start)
-        before = cache(partial(_lines_before, self.name, start))
-        return rows_of_lines(lines_of(file, end - start), lambda _: form, before)
-
-    def _hashed(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Leave the rows of the shard, by a hash of their numbers."""
-        if self._shard is None:
-            return rows
-        part, parts = self._shard
-        return (row for number, row in enumerate(rows) if (number * _GOLDEN >> 32 & 0xFFFFFFFF) % parts == part)
-
-    def _choose(self, schema: Any) -> list[str]:
-        self.schema = schema
-        self.names = names = distinct(schema.names)
-        if self._columns is not None:
-            check_columns(self.name, self._columns, names)
-            return self._columns
-        if self._wanted is None:
-            return [each for each in names if not each.startswith(INDEX)]
-        wanted = _roots(self._wanted)
-        return [each for each in names if each in wanted]
-
-    def _table(self) -> Any:
-        return self._given if self._path is None else self._path
-
-
-def _roots(paths: Collection[str]) -> set[str]:
-    """Return the names of the fields that paths may lead through."""
-    return {part for path in paths for part in (path, re.split(r"[.\[]", path)[0])}
-
-
-def _with_columns(row: Row, columns: Sequence[str]) -> Row:
-    if row.fault is not None:
-        return row
-    missing = next((name for name in columns if name not in row), None)
-    if missing is not None:
-        return row.with_fault(f"has no field {missing!r}")
-    return row.keeping(columns)
-
-
-def _without(row: Row, reserved: frozenset[str]) -> Row:
-    if reserved.isdisjoint(row):
-        return row
-    name = next(name for name in row if name in reserved)
-    return row.with_fault(
-        f"has a field {name!r}, which the output would overwrite; rename it, or keep others by --columns"
-    )
-
-
-def ending_of(name: str) -> str:
-    """Return the ending that tells the form of a file, in small letters."""
-    path = Path(name.lower())
-    return (path.with_suffix("") if path.suffix in _PACKED_ENDINGS else path).suffix
-
-
-def _is_seekable(file: Any) -> bool:
-    return bool(getattr(file, "seekable", bool)())
-
-
-def _line_from(file: Bytes, size: int, offset: int) -> int:
-    """Return where the first line begins that does not begin before an offset."""
-    if offset <= 0:
-        return 0
-    file.seek(offset - 1)
-    while (read := file.readline(CHUNK_BYTES)) and not read.endswith(b"\n"):
-        pass
-    return min(file.tell(), size)
-
-
-def _lines_before(path: str, start: int) -> int:
-    try:
-        return _lines_in(path, 0, start)
-    except OSError:  # the file is gone: lines count from the beginning of the part
-        return 0
-
-
-def _lines_in(path: str, start: int, end: int, most: int | None = None) -> int:
-    """Count the lines of a part of a file, blank ones too. A gigabyte takes less than a second."""
-    lines, last, left = 0, b"\n", end - start
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        file.seek(start)
-        while left > 0 and (most is None or lines < most) and (chunk := file.read(min(4 * CHUNK_BYTES, left))):
-            lines += chunk.count(b"\n")
-            last = chunk[-1:]
-            left -= len(chunk)
-    return lines + (last != b"\n")
-
-
-def form_from(text: str) -> Format:
-    """Read the name of a form.
-
-    Raises:
-        ConfigError: there is no such form.
-    """
-    for form in FORMATS:
-        if text == form:
-            return form
-    raise ConfigError(f"format: one of {', '.join(FORMATS)}, not {text!r:.40}", field="format")
-
-
-def columns_from(columns: Sequence[str]) -> list[str]:
-    """Check the names of columns.
-
-    Raises:
-        ConfigError: there is none, or one is empty or comes twice.
-    """
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise ConfigError(f"columns: a list of names, not {columns!r:.40}", field="columns")
-    names = list(columns)
-    if not names or not all(names):
-        raise ConfigError("columns: an empty name", field="columns")
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"columns: {twice!r:.60} comes twice", field="columns")
-    return names
-
-
-def _character(field: str, text: str | None) -> str | None:
-    """Read a character that has a meaning in CSV; a backslash and ``t`` is a tab."""
-    made = "\t" if text == "\\t" else text
-    if made is not None and (len(made) != 1 or made in '"\r\n\0'):
-        raise ConfigError(f"{field}: one character, such as ; or \\t, not {text!r:.40}", field=field)
-    return made
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
