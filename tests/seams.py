@@ -15,10 +15,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 from batchclient import BatchClient, Http, SyncBatchClient
-from batchclient import client as client_module
 from batchclient import sync as sync_module
 from batchclient._threads.bridge import Bridge
-from batchclient._client import starting as starting_module
+from batchclient._client import engine as engine_module
 from batchclient._client.connections import Connections
 from tests.core import Scheduler
 from batchclient._shell import attempts as attempts_module
@@ -91,13 +90,13 @@ def connected(
 
     if backend is not None:
         arguments["http"] = replace(arguments.get("http") or Http(), backend=backend)
-    with mock.patch.object(client_module, "Connections", Scripted):
+    with mock.patch.object(engine_module, "Connections", Scripted):
         return BatchClient(base_url, **arguments)
 
 
 def with_runners(monkeypatch, **arguments):
     """Every client that starts in this test makes its runner with these arguments."""
-    monkeypatch.setattr(starting_module, "Runner", partial(Runner, **arguments))
+    monkeypatch.setattr(engine_module, "Runner", partial(Runner, **arguments))
 
 
 def bridged(*args, bridge=None, **arguments):
@@ -138,7 +137,7 @@ def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda comman
             commanded(commands)
             return commands
 
-    monkeypatch.setattr(starting_module, "Scheduler", Watched)
+    monkeypatch.setattr(engine_module, "Scheduler", Watched)
 
 
 @contextmanager

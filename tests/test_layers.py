@@ -34,6 +34,7 @@ KNOWN_TO_THE_CORE = {
     "zlib",
 }
 CLOCKS_AND_DICE = {"time", "random", "secrets", "uuid", "os", "asyncio", "threading", "socket", "logging", "subprocess"}
+MOST_LINES_OF_A_METHOD = 8
 ASKS_THE_WORLD = {"open", "print", "input", "hash", "exec", "eval", "__import__"}
 
 
@@ -192,3 +193,12 @@ def test_calls_wait_in_six_structures_and_nowhere_else():
         found.update(holders_of_waiting_calls(play.scheduler))
     # What failed is kept with the group of its calls.
     assert found - {"FailedBatch"} == {"Queue", "Lane", "Group", "Index", "Later", "Deadlines"}
+
+
+def test_a_method_that_a_program_calls_is_a_facade():
+    """``client.py`` shows what a client can do; how it is done stands elsewhere."""
+    for path, node in nodes([SOURCE / "client.py"]):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
+            body = [each for each in node.body if not isinstance(getattr(each, "value", None), ast.Constant)]
+            lines = sum(each.end_lineno - each.lineno + 1 for each in body)
+            assert lines <= MOST_LINES_OF_A_METHOD, f"{place(path, node)}: {node.name} has {lines} lines"

@@ -23,7 +23,7 @@ from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Sta
 from batchclient._shell.log import Decision
 from batchclient._shell.servers import ServerInfo
 from batchclient._version import __version__
-from batchclient.client import BatchClient
+from batchclient.client import BatchClient, RowClient
 from batchclient.errors import (
     AnswerInvalid,
     AuthenticationFailed,
@@ -74,7 +74,6 @@ from batchclient.types import (
 )
 
 if TYPE_CHECKING:
-    from batchclient._client.functions import RowClient
     from batchclient._maps.repair import Repair
     from batchclient.journal import Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
@@ -87,7 +86,6 @@ _LATER = {
     "Journal": "batchclient.journal",
     "Price": "batchclient.price",
     "Repair": "batchclient._maps.repair",
-    "RowClient": "batchclient._client.functions",
     **dict.fromkeys(("RowCall", "read_call"), "batchclient.rows"),
     **dict.fromkeys(("SyncBatchClient", "SyncRowStream", "SyncStream"), "batchclient.sync"),
 }

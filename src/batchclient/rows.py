@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
+from batchclient._calls.call import Call
 from batchclient._calls.make import CallMaker
 from batchclient._core.kinds import Kind
 from batchclient._maps.row_calls import KINDS, RowCall, RowCalls
@@ -69,7 +70,7 @@ def check_call(made: RowCall, *, tenant: str | None = None) -> None:
     if kind in (Kind.SCORE, Kind.RERANK):
         items, kind = _pairs_of(*made.item, is_score=kind is Kind.SCORE), Kind.SCORE
     for item in items:
-        maker.make(item, model, made.timeout_s, made.params, None, 0.0, made.priority or 0, tenant, kind)
+        maker.make(Call(kind, item, made.params, model, made.timeout_s, made.priority or 0, tenant), None, 0.0)
 
 
 def _pairs_of(query: Any, documents: Any, wanted: Any, *, is_score: bool) -> list[tuple[Any, Any]]:

@@ -16,14 +16,14 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from batchclient._client.map_methods import MapJob
+from batchclient._client.maps import MapJob, make_map
 from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.repair import Repair
 from batchclient._maps.results import Results, check_documents
 from batchclient._maps.row_calls import RowCall, RowForm, RowParams
 from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncRowStream, SyncStream
-from batchclient.client import BatchClient
+from batchclient.client import BatchClient, RowClient
 from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
 from batchclient.maps import Map, map_of
 from batchclient.stream import Stream
@@ -33,8 +33,7 @@ from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient._client.calling import Messages
-    from batchclient._client.functions import RowClient
+    from batchclient._calls.call import Messages
     from batchclient.journal import HeldJournal, Journal
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
@@ -463,7 +462,7 @@ class SyncBatchClient:
         documents, feed = _fed(job.docs, "docs")
         prompt = job.prompt if callable(job.prompt) else None
         fed = replace(job, docs=feed, prompt=job.prompt if prompt is None else feed.take_prompt)
-        return self._taken(self._bridge.ask(self._client._make_map, fed), feed, documents, prompt)
+        return self._taken(self._bridge.ask(make_map, self._client._engine, fed), feed, documents, prompt)
 
     def _taken(
         self, rows: Map[_T], feed: Feed, documents: Iterable[Any], prompt: Callable[[Any], Any] | None
@@ -523,11 +522,11 @@ class SyncBatchClient:
         """
         self._bridge.close()
         # Where nothing was ever called there was no loop to close it in.
-        self._client._closed = True
-        self._client._end_attached()
+        self._client._engine.closed = True
+        self._client._engine.end_attached()
 
     def __enter__(self) -> SyncBatchClient:
-        if self._client._closed:
+        if self._client._engine.closed:
             raise ClientClosed("the client is closed; make a new one")
         return self
 

@@ -36,7 +36,7 @@ class Shelf:
         self.all.append((key, self.servers[key]))
         client = make_client(self.servers[key])
         # What its own ``async with`` would hold.
-        client._nursery = client._trio_nursery = self._nursery
+        client._engine.nursery = client._engine.trio_nursery = self._nursery
         return client
 
     async def use(self, *keys):

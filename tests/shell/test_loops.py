@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 
 import anyio
 import pytest
@@ -16,7 +17,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
 
 from batchclient import BatchClient, ClientClosed, ConfigError
-from batchclient._client import starting as starting_module
+from batchclient._client import engine as engine_module
 from batchclient._shell.backend import AsyncioBackend
 
 
@@ -219,7 +220,7 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
                 return asyncio.ensure_future(settle(1))
             raise AssertionError("the script holds nothing, so that the first step is the last")
 
-    monkeypatch.setattr(starting_module, "AsyncioBackend", Eager)
+    monkeypatch.setattr(engine_module, "AsyncioBackend", Eager)
 
     async def main():
         async with make_client(server) as client:
@@ -361,13 +362,14 @@ def test_a_pending_client_that_is_dropped_warns():
         call = asyncio.ensure_future(client.complete("p"))
         await settle()
         assert client.statistics().queued == 1
-        warned = []
-        BatchClient.__del__(client, lambda *args, **named: warned.append(args))
-        assert warned[0][1] is ResourceWarning
-        assert "unclosed" in warned[0][0]
-        call.cancel()
-        await settle()
-        BatchClient.__del__(client, lambda *args, **named: warned.append(args))
-        assert len(warned) == 1
+        return call
 
-    run(main)
+    loop = asyncio.new_event_loop()
+    call = loop.run_until_complete(main())
+    loop.close()
+    loop.call_exception_handler = lambda _: None  # of the pending task
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del call, client
+        gc.collect()
+    assert [(each.category, str(each.message).partition(" ")[0]) for each in warned] == [(ResourceWarning, "unclosed")]

@@ -205,13 +205,13 @@ class World:
             **{**plan.settings, "http": sending_of(plan.settings["http"], transport=lambda url, _: self.servers[url])},
         )
         # The one seam that is no argument: nobody else stands between the shell and the core.
-        make_core = client._make_core
+        make_core = client._engine.make_core
 
         def make_watched_core():
             self.watch = WatchedCore(make_core(), self, plan.seed)
             return self.watch
 
-        client._make_core = make_watched_core
+        client._engine.make_core = make_watched_core
         return client
 
     def add_server(self, number, server_plan):

@@ -11,7 +11,7 @@ import respx
 
 from batchclient._client import connections
 from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, Http, ResponseTooLarge
-from batchclient._client import map_methods
+from batchclient._client import maps as client_maps
 from batchclient.maps import Map
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport.http import HttpTransport
@@ -63,7 +63,7 @@ async def test_one_call_is_one_post_and_nothing_else(server):
 
 async def test_a_map_is_lists_and_nothing_else(server, monkeypatch):
     # A machine that stands still for a moment would end the reader's slice of time in the midst of them.
-    monkeypatch.setattr(map_methods, "Map", partial(Map, slice_s=3600.0))
+    monkeypatch.setattr(client_maps, "Map", partial(Map, slice_s=3600.0))
     server.post(f"{URL}/completions").mock(side_effect=answer)
     async with BatchClient(URL, model="m", limit=64, batching=Batching(max_size=32)) as client:
         answers = await client.batch_map([f"{number}" for number in range(64)], "{}")

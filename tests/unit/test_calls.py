@@ -3,9 +3,11 @@
 import pytest
 
 from batchclient import ConfigError, Queue
+from batchclient._calls.call import Call
 from batchclient._calls.make import CallMaker
+
 from batchclient._settings import make_settings
-from tests.core import Shape
+from tests.core import Kind, Shape
 from tests.inspection import held
 
 
@@ -14,7 +16,8 @@ def maker(**settings):
 
 
 def shape(made, priority=0, tenant=None, **params):
-    return made.make("p", None, None, params, None, 0.0, priority, tenant).shape
+    call = Call(Kind.COMPLETION, "p", params, timeout_s=None, priority=priority, tenant=tenant)
+    return made.make(call, None, 0.0).shape
 
 
 def test_calls_of_two_classes_or_tenants_have_two_keys_and_one_answer_key():
@@ -46,7 +49,7 @@ def test_a_wrong_priority_is_refused():
             shape(maker(), priority)
         assert caught.value.field == "priority"
         with pytest.raises(ConfigError):
-            maker().check(None, None, {}, priority)
+            maker().check(Call(Kind.COMPLETION, "p", {}, priority=priority))
 
 
 def test_a_wrong_tenant_is_refused():
@@ -84,5 +87,5 @@ def test_many_keys_do_not_pile_up():
 
 def test_a_conversation_is_shown_the_way_to_chat():
     with pytest.raises(ConfigError, match=r"goes to chat\(\)") as caught:
-        maker().make([{"role": "user", "content": "x"}], None, None, {}, None, 0.0)
+        maker().make(Call(Kind.COMPLETION, [{"role": "user", "content": "x"}], {}), None, 0.0)
     assert caught.value.field == "prompt"

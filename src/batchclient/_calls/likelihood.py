@@ -21,16 +21,17 @@ null; an entry of ``top_logprobs`` holds the likeliest token beside the prompt's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from batchclient._calls.call import Call
 from batchclient._calls.inputs import check_ids
 from batchclient.dialects._arguments import LIKELIHOOD, refuse_unknown
-from batchclient.errors import ConfigError, DialectError
+from batchclient.errors import BadRequest, ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
 
-__all__ = ["ASKED", "Split", "make_split", "read_likelihood"]
+__all__ = ["Split", "log_likelihood", "make_split", "read_likelihood"]
 
-ASKED = {"echo": True, "logprobs": 1}
+_ASKED = {"echo": True, "logprobs": 1}
 """The fields of such a completion, beside ``max_tokens``."""
 _SET_HERE = (
     "max_tokens",
@@ -45,6 +46,39 @@ _SET_HERE = (
 _NO_ECHO = "the server did not echo the prompt with its log-probabilities; log_likelihood() needs echo and logprobs"
 _ROUNDED_UP = 1e-3
 """A certain token's logarithm is 0, and a little more where it was computed in 16 bits."""
+
+
+class Asking(Protocol):
+    """What makes calls, and knows the shortest answer that may be asked for."""
+
+    least_output_tokens: int
+
+    async def call(self, call: Call) -> Any: ...
+
+
+async def log_likelihood(engine: Asking, call: Call) -> LogLikelihood:
+    """Ask how likely a continuation is.
+
+    Args:
+        engine: the client's.
+        call: of kind ``COMPLETION``; its input is the text given, and the continuation.
+
+    Raises:
+        ConfigError, DialectError, BatchClientError: see ``BatchClient.log_likelihood``.
+    """
+    given, continuation = call.item
+    split = make_split(continuation, given, call.params)
+    while True:
+        least = engine.least_output_tokens
+        asked = call._replace(item=split.prompt, params={**call.params, **_ASKED, "max_tokens": least})
+        try:
+            completion = await engine.call(asked)
+        except BadRequest as error:
+            if least or "max_tokens" not in error.message:
+                raise
+            engine.least_output_tokens = 1
+        else:
+            return read_likelihood(completion, split, generated=least > 0)
 
 
 class _Unlikely(ValueError):

@@ -19,6 +19,7 @@ from hashlib import sha256
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
+from batchclient._calls.call import Call
 from batchclient._calls.inputs import (
     ARGUMENTS,
     BYTES_PER_TOKEN,
@@ -73,40 +74,20 @@ class CallMaker:
         self._of_lanes: dict[tuple[Shape, int, str | None, int | None, bool], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
-    def make(
-        self,
-        item: Any,
-        model: str | None,
-        timeout_s: float | NotGiven | None,
-        params: Mapping[str, Any],
-        waiter: Waiter | None,
-        now: float,
-        priority: int = 0,
-        tenant: str | None = None,
-        kind: Kind = Kind.COMPLETION,
-        *,
-        to_caller: bool = False,
-        verbatim: bool = False,
-        max_attempts: int | None = None,
-        own_label: bool = False,
-        tells_priority: bool = False,
-    ) -> Request:
+    def make(self, call: Call, waiter: Waiter | None, now: float, *, from_grant: bool = False) -> Request:
         """Return the request of one call.
 
         Args:
-            item: the call's input; the arguments not named here are the call's own.
-            to_caller: whether the answer is streamed to the caller.
-            verbatim: whether the answer keeps the server's own reply.
-            max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
-                decides.
-            own_label: whether a label of the caller's, such as ``user``, is this call's own: it
-                then goes alone with it.
-            tells_priority: whether the server is told the priority, whatever the client's settings.
+            call: what is asked for.
+            waiter: the caller's.
+            now: the time.
+            from_grant: whether the call's time runs from its first grant.
 
         Raises:
             ConfigError: an argument is wrong.
         """
-        name = self.model(model)
+        kind, item, params = call.kind, call.item, call.params
+        name = self.model(call.model)
         token_ids = False
         alone = None
         write = INPUTS.get(kind)
@@ -120,30 +101,26 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        if verbatim and params.get("echo") and params.get("logprobs") is not None:
+        if call.verbatim and params.get("echo") and params.get("logprobs") is not None:
             alone = "events have no logprobs of prompts"
-        if own_label:
+        if call.own_label:
             alone = alone or "labels"
         shape, solo = self._shapes.shape(
-            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
+            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=call.to_caller, verbatim=call.verbatim
         )
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
-        if priority or type(priority) is not int or tenant is not None or max_attempts is not None:
-            shape = self._in_lane(shape, priority, tenant, max_attempts, tells_priority=tells_priority)
-        deadline = self.deadline(timeout_s, now)
-        return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
+        priority = call.priority
+        if priority or type(priority) is not int or call.tenant is not None or call.max_attempts is not None:
+            shape = self._in_lane(shape, call)
+        seconds = self.seconds(call.timeout_s)
+        deadline = None if seconds is None or from_grant else now + seconds
+        request = Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
+        if from_grant:
+            request.timeout_s = seconds
+        return request
 
-    def check(
-        self,
-        model: str | None,
-        timeout_s: float | NotGiven | None,
-        params: Mapping[str, Any],
-        priority: int = 0,
-        tenant: str | None = None,
-        kind: Kind = Kind.COMPLETION,
-        method: str | None = None,
-    ) -> Shape:
+    def check(self, call: Call, method: str | None = None) -> Shape:
         """Check the arguments that all calls of a map share, perhaps before the model is known.
 
         ``method`` names the map in errors.
@@ -154,29 +131,11 @@ class CallMaker:
         Raises:
             ConfigError: an argument is wrong.
         """
-        if model is None and self.asks_model:
-            model = self.some_model
-        shape, _ = self._shapes.shape(params, self.model(model), kind=kind, method=method)
-        self._in_lane(shape, priority, tenant)
-        self.deadline(timeout_s, 0.0)
+        model = self.some_model if call.model is None and self.asks_model else self.model(call.model)
+        shape, _ = self._shapes.shape(call.params, model, kind=call.kind, method=method)
+        self._in_lane(shape, call)
+        self.seconds(call.timeout_s)
         return shape
-
-    def check_call(
-        self,
-        item: Any,
-        timeout_s: float | NotGiven | None,
-        params: Mapping[str, Any],
-        now: float,
-        priority: int,
-        tenant: str | None,
-        kind: Kind,
-    ) -> float | None:
-        """Check a call whose model the server is still to be asked for; return the call's deadline.
-
-        Raises:
-            ConfigError: an argument is wrong.
-        """
-        return self.make(item, self.some_model, timeout_s, params, None, now, priority, tenant, kind).deadline
 
     @property
     def some_model(self) -> str:
@@ -198,28 +157,26 @@ class CallMaker:
             raise ConfigError(message, field="model")
         return name
 
-    def deadline(self, timeout_s: float | NotGiven | None, now: float) -> float | None:
-        """Return the absolute deadline; ``None``: there is no bound."""
+    def seconds(self, timeout_s: float | NotGiven | None) -> float | None:
+        """Return a call's time, its own or the client's; ``None``: there is no bound."""
         seconds = self._settings.timeout_s if timeout_s is NOT_GIVEN else timeout_s
         if seconds is None:
             return None
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST_TIMEOUT_S:
             raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
-        return now + seconds
+        return seconds
 
-    def _in_lane(
-        self,
-        shape: Shape,
-        priority: int,
-        tenant: str | None,
-        max_attempts: int | None = None,
-        *,
-        tells_priority: bool = False,
-    ) -> Shape:
+    def deadline(self, timeout_s: float | NotGiven | None, now: float) -> float | None:
+        """Return the absolute deadline of a call made now; ``None``: there is no bound."""
+        seconds = self.seconds(timeout_s)
+        return None if seconds is None else now + seconds
+
+    def _in_lane(self, shape: Shape, call: Call) -> Shape:
         """Return the shape of the same calls with a priority, a tenant or attempts of their own.
 
         Such a shape has another key, so that the calls never mix with the others.
         """
+        priority, tenant, max_attempts = call.priority, call.tenant, call.max_attempts
         if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
             message = f"priority is a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}, not {priority!r:.40}"
             raise ConfigError(message, field="priority")
@@ -228,7 +185,7 @@ class CallMaker:
             raise ConfigError(message, field="tenant")
         if priority == 0 and tenant is None and max_attempts is None:
             return shape
-        tells_priority = bool(priority and (tells_priority or self._settings.queue.tell_server))
+        tells_priority = bool(priority and (call.tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
         signature = shape, priority, tenant, max_attempts, tells_priority

@@ -35,6 +35,7 @@ __all__ = ["Connections", "shown"]
 
 LARGEST_RESPONSE_BYTES = 64 * 1024 * 1024
 """The largest decoded response of a call."""
+_KEY_HINT = "; no key was given: give api_key=… or set BATCHCLIENT_API_KEY (OPENAI_API_KEY is not read)"
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
@@ -86,6 +87,27 @@ class Connections:
     def has_key_everywhere(self) -> bool:
         """Whether each server is surely sent a key: a given HTTP client may bring any or none."""
         return self._http_client is None and all(_secrets_of(headers) for headers in self._headers.values())
+
+    def key_hint(self, *, key_given: bool, reads_environment: bool) -> str:
+        """Return the end of the message of a 401.
+
+        Args:
+            key_given: whether the client was given an ``api_key``.
+            reads_environment: whether a key may come from the environment.
+        """
+        if not reads_environment:
+            return ""
+        if not self.has_key:
+            return _KEY_HINT
+        if not self.has_key_everywhere:
+            return ""
+        of_servers = any(server.api_key is not None for server in self._settings.base_url)
+        if self._settings.api_key is not None and not key_given:
+            return (
+                "; the key that was sent was refused" if of_servers else "; the key of BATCHCLIENT_API_KEY was refused"
+            )
+        given = "the api_key" if key_given or of_servers else "the key in the headers"
+        return f"; {given} that was given was refused"
 
     def asks_first(self) -> bool:
         """Whether servers may be asked which they are with the first call: no mock looks on."""

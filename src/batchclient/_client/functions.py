@@ -15,14 +15,14 @@ import json
 import os
 import sys
 import weakref
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
-from batchclient._client.calling import Calling, Messages, structured
-from batchclient._client.scoring import texts_of
+from batchclient._calls.call import Call
+from batchclient._client.engine import Engine
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._maps.arrow import ArrowTable, documents_of
@@ -36,26 +36,14 @@ from batchclient._shell.callbacks import ends_task
 from batchclient._shell.runner import Runner
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
 from batchclient.maps import Finish, Map
-from batchclient.templates import Prompt
-from batchclient.types import (
-    NOT_GIVEN,
-    Classification,
-    Completion,
-    Embedding,
-    MapProgress,
-    NotGiven,
-    RankedDocument,
-    Score,
-)
+from batchclient.types import NOT_GIVEN, MapProgress, Ranking
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from batchclient.journal import HeldJournal, Journal
-    from batchclient.params import ChatParams, ClassificationParams, CompletionParams, EmbeddingParams, ScoreParams
 
-__all__ = ["RowClient", "rows_of"]
+__all__ = ["RowCalling", "rows_of"]
 
+_C = TypeVar("_C")
 _D = TypeVar("_D")
 _T = TypeVar("_T")
 _LEAST_OPEN = 64
@@ -64,142 +52,36 @@ _LIMITS_OPEN = 4
 _ENDED = "the rows of this function are not asked for any more"
 
 
-class RowClient:
-    """The client of a function that ``BatchClient.run`` calls: its calls are the row's.
+class RowCalling:
+    """The way of the calls of one row: what ``RowClient`` has behind its methods."""
 
-    The methods are ``BatchClient``'s, with the same arguments, answers and errors. With a journal a
-    call that an earlier run has made for this row is answered from there, and so is an error that
-    would come again. A call's ``timeout_s`` runs from the first request with it that a server takes
-    on. Calls share requests with those of other rows.
-    """
+    __slots__ = ("_engine", "_row", "_rows")
 
-    __slots__ = ("_client", "_row", "_rows")
-
-    def __init__(self, client: Calling, row: FunctionRow, rows: weakref.ref[_FunctionMap[Any]]) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, row: FunctionRow, rows: weakref.ref[_FunctionMap[Any]]) -> None:
+        self._engine = engine
         self._row = row
         self._rows = rows
 
     def __repr__(self) -> str:
-        return f"<RowClient of row {self._row.index}>"
+        return f"row {self._row.index}"
 
-    async def complete(
-        self,
-        prompt: Prompt,
-        *,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Unpack[CompletionParams],
-    ) -> Completion:
-        """Complete one prompt, as ``BatchClient.complete``."""
-        call = Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant
-        return await self._call(*call, response_model=response_model)  # type: ignore[no-any-return]
-
-    async def chat(
-        self,
-        messages: Messages,
-        *,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Unpack[ChatParams],
-    ) -> Completion:
-        """Answer one conversation, as ``BatchClient.chat``."""
-        call = Kind.CHAT, messages, model, timeout_s, params, priority, tenant
-        return await self._call(*call, response_model=response_model)  # type: ignore[no-any-return]
-
-    async def embed(
-        self,
-        text: Prompt,
-        *,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        **params: Unpack[EmbeddingParams],
-    ) -> Embedding:
-        """Return one text's vector, as ``BatchClient.embed``."""
-        return await self._call(Kind.EMBEDDING, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
-
-    async def classify(
-        self,
-        text: Prompt,
-        *,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        **params: Unpack[ClassificationParams],
-    ) -> Classification:
-        """Return one text's class and the probabilities of all, as ``BatchClient.classify``."""
-        return await self._call(Kind.CLASSIFICATION, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
-
-    async def score(
-        self,
-        query: str,
-        document: str,
-        *,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        **params: Unpack[ScoreParams],
-    ) -> Score:
-        """Say how well a document fits a query, as ``BatchClient.score``."""
-        return await self._call(Kind.SCORE, (query, document), model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
-
-    async def rerank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        *,
-        top_n: int | None = None,
-        model: str | None = None,
-        timeout_s: float | NotGiven | None = NOT_GIVEN,
-        priority: int = 0,
-        tenant: str | None = None,
-        **params: Unpack[ScoreParams],
-    ) -> list[RankedDocument]:
-        """Order documents by how well they fit a query, as ``BatchClient.rerank``."""
-        texts = texts_of(query, documents, top_n, params)
-        if not texts:
-            return []
-        item = query, texts, top_n
-        ranking = await self._call(Kind.RERANK, item, model, timeout_s, params, priority, tenant)
-        return [
-            RankedDocument(place, score, texts[place])
-            for place, score in zip(ranking.places, ranking.scores, strict=True)
-        ]
-
-    async def _call(
-        self,
-        kind: Kind,
-        item: Any,
-        model: str | None,
-        timeout_s: float | NotGiven | None,
-        params: Mapping[str, Any],
-        priority: int,
-        tenant: str | None,
-        response_model: type[BaseModel] | None = None,
-    ) -> Any:
-        client, finish = self._client, None
-        if response_model is not None:
-            params = structured().demand(response_model, params)
-            finish = client._callbacks.guard("response_model", client._parse(response_model))
+    async def call(self, call: Call) -> Any:
+        """Make a call for the row, or take its answer from the journal."""
+        engine, finish = self._engine, None
+        if call.response_model is not None:
+            call, reader = engine.in_form(call)
+            finish = engine.callbacks.guard("response_model", reader)
+        if call.kind is Kind.RERANK and not call.item[1]:
+            return Ranking((), ())
         runner = self._open_rows().runner
-        if model is None and client._calls.asks_model:
+        if call.model is None:
             # A server that has come back with another model is asked for its name.
-            await client._find_model(runner)
-        call = self._begin(runner, kind, item, model, timeout_s, params, priority, tenant, finish)
+            await engine.find_model(runner)
+        made = self._begin(runner, call, finish)
         try:
-            return await runner.backend.wait(call.told)
+            return await runner.backend.wait(made.told)
         except BaseException:
-            self._leave(call, runner)
+            self._leave(made, runner)
             raise
 
     def _leave(self, call: FunctionCall, runner: Runner) -> None:
@@ -208,7 +90,8 @@ class RowClient:
         if call.leave(runner) and rows is not None:
             rows.let_go()
 
-    def _tell(self, tell: Callable[[_FunctionMap[Any]], object]) -> None:
+    def tell(self, tell: Callable[[_FunctionMap[Any]], object]) -> None:
+        """Tell the rows something, if they are still there."""
         rows = self._rows()
         if rows is not None:
             tell(rows)
@@ -219,57 +102,46 @@ class RowClient:
             raise ClientClosed(_ENDED)
         return rows
 
-    def _begin(
-        self,
-        runner: Runner,
-        kind: Kind,
-        item: Any,
-        model: str | None,
-        timeout_s: float | NotGiven | None,
-        params: Mapping[str, Any],
-        priority: int,
-        tenant: str | None,
-        finish: Finish | None,
-    ) -> FunctionCall:
+    def _begin(self, runner: Runner, call: Call, finish: Finish | None) -> FunctionCall:
         """Make a call's request, and send it or ask the journal for it; nothing is awaited."""
         # The map is in no variable here: the traceback of a row's error would hold it.
-        row, calls = self._row, self._client._calls
-        call = FunctionCall(self._rows, row, self._open_rows().turns, runner.backend.waiter())
-        call.finish = finish
-        seconds, now = calls.deadline(timeout_s, 0.0), runner.backend.now()
+        row, calls = self._row, self._engine.calls
+        made = FunctionCall(self._rows, row, self._open_rows().turns, runner.backend.waiter())
+        made.finish = finish
+        make = partial(calls.make, now=runner.backend.now(), from_grant=True)
+        if call.kind is Kind.RERANK:
+            from batchclient._maps.ranking import requests_of  # few functions rank
 
-        def make(item: Any, waiter: Any, kind: Kind) -> Request:
-            request = calls.make(item, model, None, params, waiter, now, priority, tenant, kind)
-            request.timeout_s = seconds
-            return request
-
-        if kind is Kind.RERANK:
-            from batchclient._maps.ranking import request_of_pairs  # few functions rank
-
-            request = request_of_pairs(item, call, runner, kind, make)
+            request, *others = requests_of(call, made, runner, make)
+            made.others = tuple(others)
             # How servers take pairs decides no answer.
-            shape = calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
-            asked = [shape.answer_key, b"rerank", json.dumps(item).encode()]
+            asked = [calls.check(call._replace(kind=Kind.SCORE)).answer_key, b"rerank", json.dumps(call.item).encode()]
         else:
-            request = make(item, call, kind)
+            request = make(call, made)
             asked = [request.shape.answer_key, request.prompt]
-        call.request = request
-        call.key, call.n = row.key_of(*asked)
+        made.request = request
+        made.key, made.n = row.key_of(*asked)
         row.asked += 1
-        self._open_rows().enter(call, request)
-        return call
+        self._open_rows().enter(made, request)
+        return made
 
 
 def rows_of(
-    client: Calling,
-    function: Callable[[_D, RowClient], Awaitable[_T]],
+    engine: Engine,
+    make_client: Callable[[RowCalling], _C],
+    function: Callable[[_D, _C], Awaitable[_T]],
     rows: Iterable[_D] | AsyncIterable[_D] | ArrowTable,
     ordered: bool,  # noqa: FBT001  # the arguments of ``run``, in order
     fail_if: Sequence[str],
     journal: str | os.PathLike[str] | Journal | HeldJournal | None,
     progress: Callable[[MapProgress], object] | None,
 ) -> Map[_T]:
-    """Return the rows of a function; the arguments are those of ``BatchClient.run``.
+    """Return the rows of a function.
+
+    Args:
+        engine: the client's.
+        make_client: makes the client of a row.
+        function, rows, ordered, fail_if, journal, progress: those of ``BatchClient.run``.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -293,20 +165,20 @@ def rows_of(
 
     async def prepare(runner: Runner) -> None:
         try:
-            await client._find_model(runner, client._calls.deadline(NOT_GIVEN, runner.backend.now()))
+            await engine.find_model(runner, engine.calls.deadline(NOT_GIVEN, runner.backend.now()))
         except ConfigError:
             # The servers have several. Calls may name their own; those that do not, fail.
             return
 
     return _FunctionMap(
-        client,
-        function,
+        engine,
+        lambda row, calling: function(row, make_client(calling)),
         documents,
         ordered=ordered,
         prepare=prepare,
         journaled=journaled,
         fail_if=bounds,
-        ticker=None if progress is None else Ticker(client._callbacks.hook("progress", progress)),
+        ticker=None if progress is None else Ticker(engine.callbacks.hook("progress", progress)),
     )
 
 
@@ -325,8 +197,8 @@ class _FunctionMap(Map[_T]):
 
     def __init__(
         self,
-        client: Calling,
-        function: Callable[[Any, RowClient], Awaitable[_T]],
+        engine: Engine,
+        function: Callable[[Any, RowCalling], Awaitable[_T]],
         documents: Iterable[Any] | AsyncIterable[Any],
         *,
         ordered: bool,
@@ -338,8 +210,8 @@ class _FunctionMap(Map[_T]):
             rows = own()
             return _LEAST_OPEN if rows is None else rows.most_open() + rows.unwritten
 
-        super().__init__(documents, _no_request, client._start, look_ahead, ordered=ordered, repairs=repairs, **parts)
-        self._client = client
+        super().__init__(documents, _no_request, engine.start, look_ahead, ordered=ordered, repairs=repairs, **parts)
+        self._engine = engine
         self._function = function
         self._tasks: dict[int, Callable[[], bool]] = {}
         """Of each row at work: ends its task, and says whether it had not begun."""
@@ -396,9 +268,9 @@ class _FunctionMap(Map[_T]):
 
     def _begin_row(self, row: Row, runner: Runner) -> None:
         assert isinstance(row, FunctionRow)
-        client = RowClient(self._client, row, cast("weakref.ref[_FunctionMap[Any]]", self._weakly))
-        work = partial(_work, self._function, client, row)
-        on_stop = partial(client._tell, lambda rows: rows.cut_short("the client was closed before all rows had ended"))
+        calling = RowCalling(self._engine, row, cast("weakref.ref[_FunctionMap[Any]]", self._weakly))
+        work = partial(_work, self._function, calling, row)
+        on_stop = partial(calling.tell, lambda rows: rows.cut_short("the client was closed before all rows had ended"))
         self._tasks[row.index] = runner.start_reader(work, on_stop, self.caller)
 
     def _on_ended(self, row: Row) -> None:
@@ -491,10 +363,10 @@ class _FunctionMap(Map[_T]):
         return sys.maxsize
 
 
-async def _work(function: Callable[[Any, RowClient], Awaitable[Any]], client: RowClient, row: FunctionRow) -> None:
+async def _work(function: Callable[[Any, RowCalling], Awaitable[Any]], calling: RowCalling, row: FunctionRow) -> None:
     """Call the function of a row; what it returns or raises is the row's."""
     try:
-        row.end(await function(row.document, client), None)
+        row.end(await function(row.document, calling), None)
     except Exception as error:
         row.end(None, error)
     except BaseException as error:
@@ -504,10 +376,10 @@ async def _work(function: Callable[[Any, RowClient], Awaitable[Any]], client: Ro
             raised.__cause__ = error
             row.end(None, raised)
             return
-        client._tell(lambda rows: rows.cut_short("the function of a row was cancelled, or ended the program"))
+        calling.tell(lambda rows: rows.cut_short("the function of a row was cancelled, or ended the program"))
         raise
     finally:
-        client._tell(lambda rows: rows.task_ended(row.index))
+        calling.tell(lambda rows: rows.task_ended(row.index))
 
 
 def _stop_all(stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]], turns: Turns) -> None:

@@ -1,60 +1,107 @@
-"""A row with a query and several documents: a request for each document, one answer for all.
+"""A call with a query and several documents: a request for each document, one answer for all.
 
 Rules:
-- The first error is the row's, and ends its other calls.
-- The documents are scored as ``rerank`` scores them: in lists with those of other rows.
+- The first error is the call's, and ends its other requests.
+- The requests travel in lists with each other, and with other callers' where the servers take pairs
+  of any queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Context
 from functools import partial
 from typing import Any
 
+from batchclient._calls.call import Call
 from batchclient._calls.fan_out import Part, Share
-from batchclient._calls.tables import kind_of
+from batchclient._calls.tables import kind_of, refuse_frame
+from batchclient._calls.unsendable import lone_surrogate
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._maps.row import Row
 from batchclient._shell.runner import Runner
+from batchclient.dialects._arguments import refuse_unknown
 from batchclient.errors import ConfigError
-from batchclient.types import Ranking, Score, Usage
+from batchclient.types import RankedDocument, Ranking, Score, Usage
 
-__all__ = ["request_of_pairs"]
-
-Make = Callable[[Any, Any, Kind], Request]
-"""Makes a request of a pair, for a waiter."""
+__all__ = ["rank", "requests_of"]
 
 
-def request_of_pairs(item: tuple[Any, Any, Any], row: Row, runner: Runner, kind: Kind, make: Make) -> Request:
-    """Return the request of a row's first document; those of the others are the row's ``others``.
+async def rank(call: Call, make: Callable[[Call], Awaitable[Any]]) -> list[RankedDocument]:
+    """Order the documents of a call, the best first.
 
     Args:
-        item: the query, the documents, and how many are wanted.
-        row: the waiter of all.
+        call: of kind ``RERANK``.
+        make: makes a call.
+
+    Raises:
+        ConfigError: an argument is wrong. Nothing was sent.
+        BatchClientError: a document's error; a note on the error says which.
+    """
+    query, documents, wanted = call.item
+    texts = _texts_of(query, documents, wanted, call.params)
+    ranking = await make(call._replace(item=(query, texts, wanted)))
+    return [
+        RankedDocument(place, score, texts[place]) for place, score in zip(ranking.places, ranking.scores, strict=True)
+    ]
+
+
+def requests_of(call: Call, waiter: Any, runner: Runner, make: Callable[[Call, Any], Request]) -> list[Request]:
+    """Return the requests of a call with a query and several documents, one for each document.
+
+    Args:
+        call: of kind ``RERANK``, which puts the best first, or ``SCORE``, which keeps the order and
+            may be about one document.
+        waiter: the caller's, who gets a ``Ranking``, or of one document a ``Score``.
         runner: sends them.
-        kind: of the row: a score keeps the order, a rerank puts the best first.
-        make: makes a request.
+        make: makes a request of a call about one document, for a waiter.
 
     Raises:
         ConfigError: the documents are none, or no texts.
     """
-    query, documents, wanted = item
-    if kind is Kind.SCORE and not isinstance(documents, (list, tuple)):
-        return make((query, documents), row, kind)
+    query, documents, wanted = call.item
+    if call.kind is Kind.SCORE and not isinstance(documents, (list, tuple)):
+        return [make(call._replace(item=(query, documents)), waiter)]
     if not isinstance(documents, (list, tuple)) or not documents:
         what = "an empty list" if isinstance(documents, (list, tuple)) else kind_of(documents)
         raise ConfigError(f"documents is a list of texts, not {what}", field="documents")
     if wanted is not None and (type(wanted) is not int or wanted < 1):
         raise ConfigError(f"top_n is a whole number of at least 1, not {wanted!r:.40}", field="top_n")
-    of_pair = Kind.SCORE if kind is Kind.SCORE or runner.servers.mixes_queries else Kind.RERANK
+    kind = Kind.SCORE if call.kind is Kind.SCORE or runner.servers.mixes_queries else Kind.RERANK
     answers: list[Any] = [None] * len(documents)
-    share = Share(_Whole(row, runner, answers, kind, wanted), len(documents))
-    requests = [make((query, each), _Pair(row, share, answers, place), of_pair) for place, each in enumerate(documents)]
-    row.others = tuple(requests[1:])
-    row.identity = b"%b %r" % (kind.value.encode(), str(wanted).encode())
-    return requests[0]
+    whole = _Whole(waiter, runner, answers, call.kind, wanted)
+    share = Share(whole, len(documents))
+    part = partial(_Pair, waiter) if isinstance(waiter, Row) else Part
+    whole.requests = [
+        make(call._replace(kind=kind, item=(query, each)), part(share, answers, place))
+        for place, each in enumerate(documents)
+    ]
+    return whole.requests
+
+
+def _texts_of(query: object, documents: object, top_n: object, params: Mapping[str, Any]) -> list[str]:
+    """Return the documents of a rerank, its arguments checked.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+    refuse_frame(documents, "documents")
+    if isinstance(documents, (str, bytes, Mapping)) or not isinstance(documents, Iterable):
+        raise ConfigError(f"documents is a list of texts, not a {type(documents).__name__}", field="documents")
+    if top_n is not None and (type(top_n) is not int or top_n < 1):
+        raise ConfigError(f"top_n is a whole number of at least 1, not {top_n!r:.40}", field="top_n")
+    texts = list(documents)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ConfigError(f"document {place} is {kind_of(text)}, not a text", field="documents")
+        why = lone_surrogate(text)
+        if why is not None:
+            raise ConfigError(f"document {place} {why}", field="documents")
+    if not isinstance(query, str):
+        raise ConfigError(f"query is a text, not {kind_of(query)}", field="query")
+    refuse_unknown(Kind.RERANK, params)
+    return texts
 
 
 class _Pair(Part):
@@ -80,17 +127,18 @@ class _Pair(Part):
 
 
 class _Whole:
-    """The waiter of all of a row's documents."""
+    """The waiter of all documents of a call."""
 
-    __slots__ = ("_answers", "_kind", "_row", "_runner", "_wanted")
+    __slots__ = ("_answers", "_kind", "_runner", "_waiter", "_wanted", "requests")
 
-    def __init__(self, row: Row, runner: Runner, answers: list[Any], kind: Kind, wanted: int | None) -> None:
-        self._row, self._runner = row, runner
+    def __init__(self, waiter: Any, runner: Runner, answers: list[Any], kind: Kind, wanted: int | None) -> None:
+        self._waiter, self._runner = waiter, runner
         self._answers: list[Score] = answers
         self._kind, self._wanted = kind, wanted
+        self.requests: list[Request] = []
 
     def done(self) -> bool:
-        return self._row.ended
+        return self._waiter.done()  # type: ignore[no-any-return]
 
     def set_result(self, _: object) -> None:
         scores, usages = self._answers, [each.usage for each in self._answers]
@@ -105,14 +153,16 @@ class _Whole:
         kept = tuple(places[: self._wanted])
         told = tuple(scores[place].score for place in kept)
         queued_s = max((each.queued_s for each in scores if each.queued_s is not None), default=None)
-        self._row.set_result(Ranking(kept, told, usage, sum(each.attempts for each in scores), queued_s))
+        # The requests hold their waiters: a circle would wait for the garbage collector.
+        self.requests = []
+        if not self.done():
+            self._waiter.set_result(Ranking(kept, told, usage, sum(each.attempts for each in scores), queued_s))
 
     def set_exception(self, error: BaseException) -> None:
-        row, runner = self._row, self._runner
-        if row.ended:
+        if self.done():
             return
-        requests = [request for request in (row.request, *row.others) if request is not None]
-        row.set_exception(error)
+        requests, self.requests = self.requests, []
+        self._waiter.set_exception(error)
         for request in requests:
             # Not within the step that brought the error.
-            runner.backend.call_soon(partial(runner.leave, request))
+            self._runner.backend.call_soon(partial(self._runner.leave, request))

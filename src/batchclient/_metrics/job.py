@@ -37,11 +37,11 @@ def attach(client: BatchClient, numbers: Callable[[], JobNumbers]) -> None:
         client: the job's.
         numbers: a method of the job, called in the client's event loop. The job is not kept alive.
     """
-    client._job_numbers = weakref.WeakMethod(numbers)
+    client._engine.job_numbers = weakref.WeakMethod(numbers)
 
 
 def numbers_of(client: BatchClient) -> JobNumbers | None:
     """Return the numbers of a client's job, if the client has one."""
-    numbers = None if client._job_numbers is None else client._job_numbers()
+    numbers = None if client._engine.job_numbers is None else client._engine.job_numbers()
     told: JobNumbers | None = None if numbers is None else numbers()
     return told

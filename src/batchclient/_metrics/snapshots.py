@@ -107,7 +107,7 @@ class Snapshots:
         client = self.client
         if client is None:
             return None
-        runner = client._runner
+        runner = client._engine.runner
         # Where no loop runs, nothing changes the counts meanwhile.
         if runner is None or runner.ended or runner.backend.is_current() or not runner.backend.is_running():
             self._make(client, runner)
@@ -153,7 +153,7 @@ class Snapshots:
             return None
         statistics, clock_s, job, worker, maps = self._last
         age_s = time.monotonic() - self._taken_at
-        return Snapshot(statistics, clock_s, client._settings.preset, age_s, lag_s, job, worker, maps)
+        return Snapshot(statistics, clock_s, client._engine.settings.preset, age_s, lag_s, job, worker, maps)
 
     def _make(self, client: BatchClient, runner: Runner | None) -> None:
         try:

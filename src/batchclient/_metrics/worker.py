@@ -65,15 +65,15 @@ class WorkerNumbers:
 
 def counts_of(client: BatchClient) -> WorkerCounts:
     """Return the counts of a client's workers, for a worker to add to; the pages then have them."""
-    if client._worker_counts is None:
-        client._worker_counts = WorkerCounts()
-    counts: WorkerCounts = client._worker_counts
+    if client._engine.worker_counts is None:
+        client._engine.worker_counts = WorkerCounts()
+    counts: WorkerCounts = client._engine.worker_counts
     return counts
 
 
 def worker_numbers_of(client: BatchClient) -> WorkerNumbers | None:
     """Return the numbers of a client's workers, if the client has had any."""
-    counts: WorkerCounts | None = client._worker_counts
+    counts: WorkerCounts | None = client._engine.worker_counts
     if counts is None:
         return None
     waiting = list(counts.waiting.values())

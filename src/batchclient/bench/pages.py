@@ -27,7 +27,7 @@ async def fetch_page(target: Target) -> Page:
     """Return the load that the server's ``/metrics`` tells; never raises for what the server does."""
     client = BatchClient(**target.arguments(), from_environment=False)
     if target.transport is None:
-        transport = client._connections.for_metrics(target.base_url)
+        transport = client._engine.connections.for_metrics(target.base_url)
     else:
         transport = target.transport(target.base_url, target.headers)
     try:

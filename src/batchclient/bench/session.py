@@ -203,7 +203,7 @@ async def begin(
             await client.drain()
         server = client.statistics().endpoints[0].server
         # The name that calls have: some servers answer with another one, or with none.
-        name = client._calls.model(None)
+        name = client._engine.calls.model(None)
     except TimeoutError:
         raise BenchFailed("the first call had no answer within the budget") from None
     finally:

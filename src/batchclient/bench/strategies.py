@@ -20,6 +20,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from batchclient._calls.make import CallMaker
+from batchclient._client.engine import Engine
 from batchclient._core.requests import Batch, Request
 from batchclient._core.scheduler import Scheduler
 from batchclient._settings import sending_of
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
     from batchclient._core.statistics import Statistics
+    from batchclient._settings import Settings
 
 __all__ = [
     "LISTS",
@@ -178,16 +181,65 @@ class _Place:
     """Of the last request with the call."""
 
 
+class _NotingMaker(CallMaker):
+    """Makes requests, and tells of each."""
+
+    def __init__(self, settings: Settings, note: Callable[[Request], None]) -> None:
+        super().__init__(settings)
+        self._note = note
+
+    def make(self, call: Any, waiter: Any, now: float, *, from_grant: bool = False) -> Request:
+        request = super().make(call, waiter, now, from_grant=from_grant)
+        self._note(request)
+        return request
+
+
+class _MeasuredEngine(Engine):
+    """An engine that notes when each call was sent."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.calls = _NotingMaker(self.settings, self._made)
+        self.strategy: str = ""
+        self.present: _Place | None = None
+        """The call that is being made, until it is a request."""
+        self.under_way: dict[Request, _Place] = {}
+
+    def make_core(self) -> Scheduler:
+        settings = self.settings.scheduler(self.dialects.at_first, self.callbacks, self._trusts_lists)
+        settings = replace(settings, streams_lists=self.strategy != "lists")
+        names = [url for url, _ in self.endpoints]
+        asks_first = self.connections.asks_first if Page.SERVER in self.connections.pages else None
+        return _NotingScheduler(self._sent, settings, [self.make_limit() for _ in names], names, asks_first)
+
+    def _made(self, request: Request) -> None:
+        present, self.present = self.present, None
+        if present is not None:
+            present.request = request
+            self.under_way[request] = present
+
+    def _trusts_lists(self) -> bool:
+        # Lists of a given size are what is measured.
+        return self.strategy in LISTS or self.connections.trusts_lists()
+
+    def _sent(self, batch: Batch) -> None:
+        for request in batch.requests:
+            noted = self.under_way.get(request)
+            if noted is not None:
+                noted.sent_at = batch.sent_at
+                noted.calls.note_request(noted.place, batch.sent_at)
+
+
 class _MeasuredClient(BatchClient):
     """A client that notes when each call was sent."""
 
+    _make_engine = _MeasuredEngine
+    _engine: _MeasuredEngine
+
     def __init__(self, strategy: str, arguments: Mapping[str, Any]) -> None:
         super().__init__(**arguments, from_environment=False)
-        self._strategy = strategy
+        self._engine.strategy = strategy
         self._opened_at = asyncio.get_running_loop().time()
-        self._present: _Place | None = None
-        """The call that is being made, until it is a request."""
-        self._under_way: dict[Request, _Place] = {}
 
     def list_sizes(self) -> dict[int, int]:
         statistics: Statistics = self.statistics()
@@ -204,11 +256,11 @@ class _MeasuredClient(BatchClient):
         params = {**fields} if workload.call == "embed" else {"max_tokens": workload.output_tokens, **fields}
         make: Any = {"complete": self.complete, "chat": self.chat, "embed": self.embed}[workload.call]
         is_chat = workload.call == "chat"
-        tells_first = has_first_tokens(self._strategy, workload.call)
+        tells_first = has_first_tokens(self._engine.strategy, workload.call)
 
         async def call(prompt: str, calls: Calls, place: int) -> None:
             item: Any = [{"role": "user", "content": prompt}] if is_chat else prompt
-            self._present = noted = _Place(calls, place)
+            self._engine.present = noted = _Place(calls, place)
             try:
                 answer = await make(item, **params)
             except BatchClientError as error:
@@ -216,7 +268,7 @@ class _MeasuredClient(BatchClient):
                 return
             finally:
                 if noted.request is not None:
-                    self._under_way.pop(noted.request, None)
+                    self._engine.under_way.pop(noted.request, None)
             first_s = answer.time_to_first_token_s
             if tells_first and first_s is not None:
                 # It runs from the request that was answered, which is the last one.
@@ -226,32 +278,6 @@ class _MeasuredClient(BatchClient):
             calls.answered(place, loop.time(), prompt_tokens, output_tokens)
 
         return call
-
-    def _begin(self, *arguments: Any) -> Request | None:
-        request = super()._begin(*arguments)
-        present, self._present = self._present, None
-        if request is not None and present is not None:
-            present.request = request
-            self._under_way[request] = present
-        return request
-
-    def _make_core(self) -> Scheduler:
-        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks, self._trusts_lists)
-        settings = replace(settings, streams_lists=self._strategy != "lists")
-        names = [url for url, _ in self._endpoints]
-        asks_first = self._connections.asks_first if Page.SERVER in self._connections.pages else None
-        return _NotingScheduler(self._sent, settings, [self._make_limit() for _ in names], names, asks_first)
-
-    def _trusts_lists(self) -> bool:
-        # Lists of a given size are what is measured.
-        return self._strategy in LISTS or self._connections.trusts_lists()
-
-    def _sent(self, batch: Batch) -> None:
-        for request in batch.requests:
-            noted = self._under_way.get(request)
-            if noted is not None:
-                noted.sent_at = batch.sent_at
-                noted.calls.note_request(noted.place, batch.sent_at)
 
 
 class _NotingScheduler(Scheduler):

@@ -82,8 +82,10 @@ def target_from(
         raise Refusal("--base-url: a measurement is of one server")
     # Checks the arguments, and reads the key of the environment.
     client = BatchClient(**server)
-    key = client._settings.api_key
-    return Target(server["base_url"][0], server["model"] or "", key, server["headers"]), client._connections.has_key
+    key = client._engine.settings.api_key
+    return Target(
+        server["base_url"][0], server["model"] or "", key, server["headers"]
+    ), client._engine.connections.has_key
 
 
 def seconds_from(option: str, text: str, *, may_be_zero: bool = True) -> float:

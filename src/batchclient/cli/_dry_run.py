@@ -205,8 +205,8 @@ class DryRun:
         except BatchClientError as error:
             trouble = error
         # No public call says which server it is, and how long its prompts may be.
-        servers = self.client._start().servers
-        facts = [await servers[number].watcher.find_out() for _, number in self.client._endpoints]
+        servers = self.client._engine.start().servers
+        facts = [await servers[number].watcher.find_out() for _, number in self.client._engine.endpoints]
         known = [each for each in facts if each is not None and each.dialect is not None]
         lengths = [each.length_of(self.model or (each.base_models() or [""])[0]) or 0 for each in known]
         self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None

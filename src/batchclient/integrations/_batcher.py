@@ -102,7 +102,7 @@ class Batcher:
     @property
     def clients(self) -> tuple[BatchClient, ...]:
         """The clients at work."""
-        return tuple(client for client in self._clients if not client._closed)
+        return tuple(client for client in self._clients if not client._engine.closed)
 
     async def respond(self, job: Job, request: Any) -> Any:
         """Return the response to a request; ``None``: the request goes alone."""

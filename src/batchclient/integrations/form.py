@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from batchclient._calls.call import Call
 from batchclient._calls.fan_out import call_together
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
@@ -56,28 +56,14 @@ class WireCalls:
     model: str
     params: dict[str, Any]
 
-    def request(
-        self,
-        client: BatchClient,
-        timeout_s: float | None,
-        max_attempts: int | None,
-        now: float,
-        place: int,
-        waiter: Any,
-    ) -> Request:
-        """Return the request of the call at a place.
-
-        Raises:
-            ConfigError: batchclient refuses the call, which the server may take.
-        """
-        return client._calls.make(
+    def call(self, place: int, timeout_s: float | None, max_attempts: int | None) -> Call:
+        """Return the call at a place."""
+        return Call(
+            self.kind,
             self.items[place],
+            self.params,
             self.model,
             NOT_GIVEN if timeout_s is None else timeout_s,
-            self.params,
-            waiter,
-            now,
-            kind=self.kind,
             verbatim=True,
             max_attempts=max_attempts,
         )
@@ -144,10 +130,14 @@ async def make_calls(
     Raises:
         BatchClientError: of the first call that failed; ``reply`` is the server's own.
     """
-    runner = client._start()
-    backend = runner.backend
-    make = partial(calls.request, client, timeout_s, max_attempts, backend.now())
+    engine = client._engine
+    runner = engine.start()
     if len(calls.items) > 1:
+        now = runner.backend.now()
+
+        def make(place: int, waiter: Any) -> Request:
+            return engine.calls.make(calls.call(place, timeout_s, max_attempts), waiter, now)
+
         try:
             answers = await call_together(runner, len(calls.items), make)
         except ConfigError:
@@ -156,15 +146,9 @@ async def make_calls(
             answer.reply.attempts = answer.attempts
         return _join([answer.reply for answer in answers], "data" if calls.kind is Kind.EMBEDDING else "choices")
     try:
-        request = make(0, backend.waiter())
+        answer = await engine.call(calls.call(0, timeout_s, max_attempts))
     except ConfigError:
         return None
-    runner.submit(request)
-    try:
-        answer = await backend.wait(request.waiter)
-    except BaseException:
-        runner.leave(request)
-        raise
     reply: Reply = answer.reply
     reply.attempts = answer.attempts
     return reply

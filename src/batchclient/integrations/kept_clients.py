@@ -87,7 +87,7 @@ class KeptClients(Generic[_Key]):
 
     def _dismiss(self, client: BatchClient | None) -> None:
         if client is not None:
-            client._closed = True
+            client._engine.closed = True
             self._leaving.append(client)
 
     @contextmanager
@@ -124,5 +124,4 @@ class KeptClients(Generic[_Key]):
 
 
 def _is_at_work(client: BatchClient | None) -> bool:
-    runner = None if client is None else client._runner
-    return runner is not None and not runner.core.idle and not runner.backend.is_gone()
+    return client is not None and client._engine.is_at_work

@@ -266,7 +266,7 @@ def serve(
     sources.add(client, client_name, tenant_labels, more)
     pages = {"/metrics": sources.metrics_page, "/statistics": sources.statistics_page}
     server = PageServer(pages, port, host)
-    core_of(client)._attached.append(server.close_soon)
+    core_of(client)._engine.attached.append(server.close_soon)
     # A client may be dropped without being closed.
     weakref.finalize(client, server.close_soon).atexit = False
     return server

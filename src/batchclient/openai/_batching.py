@@ -290,7 +290,7 @@ class Batching:
         if identity is None or identity.is_refused:
             return None
         client = identity.client
-        if client is None or client._closed:
+        if client is None or client._engine.closed:
             try:
                 identity.client = client = self._clients.find(identity.key)
             except ConfigError:

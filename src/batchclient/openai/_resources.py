@@ -175,9 +175,10 @@ class _Route:
         if batch_client is None:
             return None
         try:
-            runner = batch_client._start()
+            engine = batch_client._engine
+            runner = engine.start()
             backend = runner.backend
-            request = calls.request(batch_client, timeout_s, max_attempts, backend.now(), 0, backend.waiter())
+            request = engine.calls.make(calls.call(0, timeout_s, max_attempts), backend.waiter(), backend.now())
         except BatchClientError:
             return None
         runner.submit(request)
