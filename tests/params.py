@@ -1,7 +1,7 @@
 """Parameters as a caller gives them: a field that no call has goes in ``extra_body``."""
 
 from tests.core import Kind
-from batchclient.dialects._arguments import known_fields
+from batchclient.dialects._kinds import known_fields
 from batchclient.dialects._fields import FIELDS
 
 __all__ = ["as_given"]

@@ -1,8 +1,8 @@
 """``BatchClient``: every method that a program calls.
 
 The bodies are short: a call becomes a ``Call``, the one record of it, and goes to the ``Engine``
-(``_client/engine``), which has the event loop, the runner and the way of every call. ``_client`` has
-the rest, too: maps, functions of rows, connections, changes while a client runs.
+(``_client/engine``), which has the event loop, the runner and the way of every call. The folder
+``_client`` has the rest, too: maps, functions of rows, connections, changes while a client runs.
 
 Rules:
 - Bad input is refused before anything is queued, with an error that names the argument.

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from batchclient import BatchClient, ConfigError, SyncBatchClient, params
 from tests.core import Kind
 from batchclient._old_names import OLD
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
-from batchclient.dialects import _arguments
+from batchclient.dialects._kinds import KINDS, known_fields
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 
@@ -102,8 +103,8 @@ async def test_a_name_that_no_call_has_is_refused_at_once_with_the_right_words(c
 
 
 def test_no_field_of_a_call_is_taken_for_the_clients():
-    for call in _arguments.METHODS:
-        assert not _arguments.known_fields(call) & (OLD.keys() | BATCH_CLIENT_ARGUMENTS)
+    for call in KINDS:
+        assert not known_fields(call) & (OLD.keys() | BATCH_CLIENT_ARGUMENTS)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -153,10 +154,10 @@ def test_every_field_that_has_a_role_of_its_own_has_a_name():
         of_kind = FIELDS | FIELDS_OF_KIND.get(kind, {})
         fields = {name for name, (role, _) in of_kind.items() if role is not Role.OURS}
         of_one_kind = {"kv_transfer_params", "ec_transfer_params", "prompt_embeds"}
-        assert fields - of_one_kind <= _arguments.known_fields(kind), kind
+        assert fields - of_one_kind <= known_fields(kind), kind
     ours = {name for name, (role, _) in FIELDS.items() if role is Role.OURS}
     for kind in Kind:
-        assert not ours & _arguments.known_fields(kind), kind
+        assert not ours & known_fields(kind), kind
 
 
 MAP_ARGUMENTS = {
@@ -182,6 +183,14 @@ def test_a_class_names_each_of_its_own_fields_in_its_docstring(name):
     """The docstrings say which server has a field."""
     described = " ".join(base.__doc__ or "" for base in vars(params).values() if isinstance(base, type))
     assert not {field for field in keys_of(name) if f"``{field}``" not in described} - MAP_ARGUMENTS - OF_TEXTS
+
+
+def test_the_reference_says_which_servers_have_a_parameter_with_a_type():
+    page = (Path(__file__).parents[2] / "docs/reference/client.md").read_text()
+    table = page.partition("| parameters with a type |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall("`([a-z_]+)`", row.rpartition(" | ")[2])}
+    calls = [name for name in params.__all__ if not name.endswith("MapParams") and name != "StructuredOutputs"]
+    assert named == set().union(*map(keys_of, calls))
 
 
 def test_no_class_has_an_argument_of_the_methods():

@@ -43,18 +43,16 @@ async def names(client: BatchClient) -> None:
     """Each server's fields have names and types."""
     await client.complete("p", max_tokens=5, temperature=0, top_p=0.9, stop=["\n"], seed=7, n=2, logprobs=1)
     await client.complete("p", top_k=40, min_p=0.05, repetition_penalty=1.1, ignore_eos=True, min_tokens=2)
-    await client.complete("p", structured_outputs={"choice": ["yes", "no"]}, stop_token_ids=[2], bad_words=["x"])
-    await client.complete("p", guided_json={"type": "object"}, guided_choice=["a"], guided_regex="a+")
-    await client.complete("p", regex="a+", ebnf="root ::= 'a'", stop_regex="a", lora_path="adapter")
-    await client.complete("p", repeat_penalty=1.1, mirostat=2, grammar="root ::= 'a'", cache_prompt=True)
+    await client.complete("p", structured_outputs={"choice": ["yes", "no"]}, stop_token_ids=[2], json_schema={})
+    await client.complete("p", extra_body={"guided_choice": ["a"], "stop_regex": "a", "mirostat": 2})
     await client.complete("p", max_tokens=None, stop=None, user="u", metadata={"a": 1}, extra_body={"of_tomorrow": 1})
     await client.chat(MESSAGES, max_completion_tokens=5, tools=[{}], tool_choice="auto", reasoning_effort="low")
     await client.chat(MESSAGES, logprobs=True, top_logprobs=2, chat_template_kwargs={"enable_thinking": False})
     await client.embed("t", dimensions=4, encoding_format="float", truncate_prompt_tokens=8)
-    await client.classify("t", use_activation=False)
+    await client.classify("t", raw_scores=False)
     await client.score("q", "d", instruction="i")
     await client.rerank("q", ["d"], top_n=1, return_documents=False)
-    await client.log_likelihood("b", given="a", add_special_tokens=False)
+    await client.log_likelihood("b", given="a", temperature=0)
     await client.tokenize("t", add_special_tokens=False)
     client.stream("p", stream_interval=4)
     client.stream_chat(MESSAGES, stream_interval=4, tools=[{}])
@@ -63,6 +61,7 @@ async def names(client: BatchClient) -> None:
 async def misspelt(client: BatchClient) -> None:
     """A name that no call has is refused."""
     await client.complete("p", max_token=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await client.complete("p", mirostat=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await client.complete("p", temprature=0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await client.complete("p", tools=[{}])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await client.complete("p", stream_interval=4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -81,8 +80,7 @@ async def of_another_type(client: BatchClient) -> None:
     """A value of another type, and a word that is no choice, are refused."""
     await client.complete("p", max_tokens="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.complete("p", temperature="hot")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await client.complete("p", truncation_side="top")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await client.complete("p", mirostat=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.embed("t", truncation_side="top")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.complete("p", structured_outputs={"choices": ["a"]})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.complete("p", extra_body=[1])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.chat(MESSAGES, tool_choice="any")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

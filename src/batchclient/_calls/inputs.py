@@ -16,10 +16,10 @@ from typing import Any
 from batchclient._calls.tables import kind_of
 from batchclient._calls.unsendable import lone_surrogate, unsendable
 from batchclient._core.kinds import Kind
+from batchclient.dialects._kinds import KINDS
 from batchclient.errors import ConfigError
 
 __all__ = [
-    "ARGUMENTS",
     "BYTES_PER_TOKEN",
     "HIGHEST_PRIORITY",
     "INPUTS",
@@ -53,22 +53,13 @@ def write_text(text: str, field: str) -> bytes:
     raise ConfigError(f"the {field} {lone_surrogate(text)}", field=field)
 
 
-ARGUMENTS = {
-    Kind.COMPLETION: ("complete", "prompt"),
-    Kind.EMBEDDING: ("embed", "text"),
-    Kind.CLASSIFICATION: ("classify", "text"),
-    Kind.TOKENS: ("tokenize", "text"),
-}
-"""The method of a kind, and its argument, where the argument is a text or token ids."""
-
-
 def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     """Return token ids as a list.
 
     Raises:
         ConfigError: the argument is no sequence of token ids.
     """
-    method, field = ARGUMENTS[kind]
+    method, field = KINDS[kind].method, KINDS[kind].arguments[0]
     if kind is Kind.TOKENS:
         raise ConfigError(f"{field} is a text, not {kind_of(prompt)}", field=field)
     if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):

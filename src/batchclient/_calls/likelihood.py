@@ -25,7 +25,8 @@ from typing import Any, Protocol
 
 from batchclient._calls.call import Call
 from batchclient._calls.inputs import check_ids
-from batchclient.dialects._arguments import LIKELIHOOD, refuse_unknown
+from batchclient.dialects._arguments import refuse_unknown
+from batchclient.dialects._kinds import LIKELIHOOD
 from batchclient.errors import BadRequest, ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
 

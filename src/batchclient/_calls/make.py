@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._calls.call import Call
 from batchclient._calls.inputs import (
-    ARGUMENTS,
     BYTES_PER_TOKEN,
     HIGHEST_PRIORITY,
     INPUTS,
@@ -33,6 +32,7 @@ from batchclient._calls.lengths import ModelLengths
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
 from batchclient._shell.backend import Waiter
+from batchclient.dialects._kinds import KINDS
 from batchclient.errors import BatchClientError, ConfigError, NotFound
 from batchclient.types import NOT_GIVEN, NotGiven
 
@@ -96,7 +96,7 @@ class CallMaker:
             if kind is Kind.CHAT and has_media(item):
                 alone = "content parts"
         elif isinstance(item, str):
-            wire = write_text(item, ARGUMENTS[kind][1])
+            wire = write_text(item, KINDS[kind].arguments[0])
             tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
@@ -239,7 +239,7 @@ class CallMaker:
 
 
 def _check_length(tokens: int, longest: int, kind: Kind) -> None:
-    argument = ARGUMENTS[kind][1]
+    argument = KINDS[kind].arguments[0]
     if kind is Kind.COMPLETION and tokens >= longest:
         said = f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
     elif tokens > longest:

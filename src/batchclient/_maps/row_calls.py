@@ -29,8 +29,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from batchclient._calls.inputs import HIGHEST_PRIORITY, is_conversation
 from batchclient._calls.tables import kind_of, listed
 from batchclient._core.kinds import Kind
-from batchclient.dialects._arguments import known_fields
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND
+from batchclient.dialects._kinds import KINDS as KINDS_OF_CALLS
+from batchclient.dialects._kinds import known_fields, typed_fields
 from batchclient.errors import ConfigError
 from batchclient.templates import fields_of, make_prompt
 from batchclient.types import NOT_GIVEN, NotGiven
@@ -51,14 +52,7 @@ RowForm = Literal["batch", "messages", "prompt", "conversations", "template"]
 ROW_FORMS: tuple[RowForm, ...] = ("batch", "messages", "prompt", "conversations", "template")
 RowParams = Literal["take", "ignore"]
 
-KINDS = {
-    "complete": Kind.COMPLETION,
-    "chat": Kind.CHAT,
-    "embed": Kind.EMBEDDING,
-    "classify": Kind.CLASSIFICATION,
-    "score": Kind.SCORE,
-    "rerank": Kind.RERANK,
-}
+KINDS = {KINDS_OF_CALLS[kind].method: kind for kind in Kind if kind is not Kind.TOKENS}
 """The kinds of calls, by their names."""
 _ROUTES = {
     "/chat/completions": ("chat", "messages"),
@@ -82,6 +76,8 @@ _OWN = ("model", "timeout_s", "priority")
 _SPECIAL = frozenset({*_OWN, "extra_body"})
 _BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
 """Two names of one bound."""
+_ANY: frozenset[type] = frozenset({str, int, float, bool, list, dict})
+"""All types of JSON: of a parameter that has no type here."""
 _OF_PYTHON: dict[type, Any] = {str: str, bool: bool, int: Real, float: Real, list: (list, tuple), dict: Mapping}
 """The types of JSON, and what Python's programs have for them; numpy's numbers are ``Real``."""
 
@@ -403,7 +399,7 @@ class RowCalls:
         elif bool in types and value.lower() in ("true", "false"):
             # Python writes True, and spreadsheets TRUE.
             value = value.lower() == "true"
-        elif str not in types or value[:1] in ("[", "{", '"'):
+        elif types is _ANY or str not in types or value[:1] in ("[", "{", '"'):
             with suppress(ValueError, RecursionError):
                 read = json.loads(value)
                 value = value if str in types and type(read) not in types else read
@@ -484,17 +480,6 @@ def parameter_types(call: str | None = None) -> Mapping[str, frozenset[type]]:
     Args:
         call: that the row makes; ``None``: any.
     """
-    from batchclient import params
-
-    of_calls: dict[str, type] = {
-        "complete": params.CompletionStreamParams,
-        "chat": params.ChatStreamParams,
-        "embed": params.EmbeddingParams,
-        "classify": params.ClassificationParams,
-        "score": params.ScoreParams,
-        "rerank": params.ScoreParams,
-    }
-    classes = [*of_calls.values()] if call is None else [of_calls[call]]
     numbers = frozenset({int, float})
     found: dict[str, frozenset[type]] = {
         "model": frozenset({str}),
@@ -504,9 +489,11 @@ def parameter_types(call: str | None = None) -> Mapping[str, frozenset[type]]:
     }
     if call is None or call in _CHATS:
         found |= {"stream": frozenset({bool}), "stream_options": frozenset({dict})}
-    for each in classes:
-        for name, annotation in each.__annotations__.items():
+    for each in KINDS if call is None else (call,):
+        kind = KINDS_OF_CALLS[KINDS[each]]
+        for name, annotation in typed_fields(kind.streamed_params or kind.params).items():
             found[name] = found.get(name, frozenset()) | _types_of(annotation)
+        found |= dict.fromkeys(kind.others - found.keys(), _ANY)
     return found
 
 
@@ -518,7 +505,7 @@ def _types_of(annotation: Any) -> frozenset[type]:
     if origin is Literal:
         return frozenset(map(type, get_args(annotation)))
     if annotation is Any:
-        return frozenset({str, int, float, bool, list, dict})
+        return _ANY
     if annotation is float:
         return frozenset({int, float})
     if annotation in (str, bool, int):

@@ -2,29 +2,27 @@
 
 Rules:
 - ``temprature=0`` would bring an answer, and another than the caller asked for. So a call takes the
-  keys of its class in ``params`` and no other name; the error has the nearest right name.
-- A class has a field if any server, of any sort and version, takes the field for that call.
+  names of its kind (``_kinds``) and no other; the error has the nearest right name.
+- A kind has a name if any server, of any sort and version, takes the field for such a call.
 - ``extra_body`` passes any field. So do programs that write bodies themselves: the drop-in and the
   transports.
-- A new version's fields are added to ``params``. Until then they go by ``extra_body``.
+- A new version's fields are added there. Until then they go by ``extra_body``.
 - A name that the tables of ``_fields`` give to batchclient keeps the refusal that stands there.
 - An argument of ``BatchClient`` is named as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
+from batchclient.dialects._kinds import KINDS, LIKELIHOOD, known_fields
 from batchclient.errors import ConfigError
 
-__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "METHODS", "known_fields", "refuse_unknown"]
+__all__ = ["INPUT_FIELDS", "refuse_unknown"]
 
-LIKELIHOOD = "likelihood"
-"""The kind of ``log_likelihood()``, which asks for completions."""
 INPUT_FIELDS = frozenset(
     [
         "input",
@@ -47,17 +45,6 @@ The input is an argument here, and no field may come twice.
 """
 _GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
-METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
-    Kind.COMPLETION: ("complete()", ("prompt", "response_model")),
-    Kind.CHAT: ("chat()", ("messages", "response_model")),
-    Kind.EMBEDDING: ("embed()", ("text",)),
-    Kind.CLASSIFICATION: ("classify()", ("text",)),
-    Kind.SCORE: ("score()", ("query", "document")),
-    Kind.RERANK: ("rerank()", ("query", "documents", "top_n")),
-    Kind.TOKENS: ("tokenize()", ("text",)),
-    LIKELIHOOD: ("log_likelihood()", ("continuation", "given")),
-}
-"""A call's method, and the arguments that belong to it alone."""
 _OF_MAPS = {
     "batch_map": ("docs", "rows", "row_params", "call", "look_ahead", "return_exceptions"),
     "stream_map": ("docs", "rows", "row_params", "call", "look_ahead", "ordered"),
@@ -89,28 +76,6 @@ _MEANT: dict[str, dict[str, str]] = {
 
 
 @cache
-def known_fields(call: str) -> frozenset[str]:
-    """Return the names of the fields that a call takes: the keys of its class in ``params``.
-
-    Args:
-        call: its kind, or ``LIKELIHOOD``.
-    """
-    from batchclient import params  # with the first call: an import of batchclient does without
-
-    of_calls: dict[str, type[Mapping[str, Any]]] = {
-        Kind.COMPLETION: params.CompletionParams,
-        Kind.CHAT: params.ChatParams,
-        Kind.EMBEDDING: params.EmbeddingParams,
-        Kind.CLASSIFICATION: params.ClassificationParams,
-        Kind.SCORE: params.ScoreParams,
-        Kind.RERANK: params.ScoreParams,
-        Kind.TOKENS: params.TokenizeParams,
-        LIKELIHOOD: params.LikelihoodParams,
-    }
-    return frozenset(of_calls[call].__annotations__)
-
-
-@cache
 def _passed(call: str) -> frozenset[str]:
     """Return the names that are not refused here: fields, and names whose refusal stands elsewhere."""
     of_kind = FIELDS_OF_KIND.get(Kind(call), {}) if call != LIKELIHOOD else {}
@@ -135,10 +100,11 @@ def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False, 
     if passed.issuperset(given):
         return
     name = next(each for each in given if each not in passed)
-    of_call, own = METHODS[call]
+    kind = KINDS[call]
+    own = kind.arguments
     if method is not None:
         own += _OF_MAPS.get(method.partition("(")[0], ())
-    called = method or (STREAM_METHODS[of_call] if to_caller else of_call)
+    called = method or f"{kind.streaming if to_caller else kind.method}()"
     if not isinstance(name, str):
         raise ConfigError(f"a parameter of {called} has a name that is a {type(name).__name__}")
     _refuse_clients(name, called)

@@ -18,12 +18,12 @@ from enum import Enum
 from typing import Any
 
 from batchclient._core.kinds import Kind
+from batchclient.dialects._kinds import KINDS
 from batchclient.errors import ConfigError
 
 __all__ = [
     "FIELDS",
     "FIELDS_OF_KIND",
-    "STREAM_METHODS",
     "Role",
     "canonical",
     "check_embedding_fields",
@@ -94,18 +94,6 @@ FIELDS_OF_KIND: dict[Kind, dict[str, tuple[Role, str]]] = {
     }
 }
 """The entries that stand before ``FIELDS`` for one kind of call."""
-_METHODS = {
-    Kind.CHAT: "chat()",
-    Kind.EMBEDDING: "embed()",
-    Kind.CLASSIFICATION: "classify()",
-    Kind.SCORE: "score()",
-    Kind.RERANK: "rerank()",
-    Kind.TOKENS: "tokenize()",
-}
-"""The method of a kind."""
-STREAM_METHODS = {"complete()": "stream()", "chat()": "stream_chat()"}
-"""The methods that hand an answer out piece by piece."""
-
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -180,7 +168,7 @@ def sort_fields(
                 raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
             joining[name] = value
         elif not (name == "stream" and (value is None or value is to_caller)):
-            called = method or _METHODS.get(kind, "complete()")
+            called = method or f"{KINDS[kind].method}()"
             raise ConfigError(f"{name} is not a parameter of {called}: {why}", field=name)
     return joining, solo, alone
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
-from batchclient.dialects._arguments import INPUT_FIELDS, known_fields, refuse_unknown
+from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
+from batchclient.dialects._kinds import known_fields
 from batchclient.errors import ConfigError
 
 __all__ = ["Shapes"]
