@@ -14,10 +14,9 @@ from pathlib import Path
 
 from _common import HERE, TICKS_PER_S, processes
 
+from batchclient import BatchClient, ServerLoad
 from batchclient.bench import Times, Workload
-from batchclient.bench.pages import Page, fetch_page
 from batchclient.bench.session import begin
-from batchclient.bench.strategies import Target
 
 sys.path.insert(0, str(HERE.parent))
 """For the servers of ``tests/live``."""
@@ -81,9 +80,10 @@ def vllm(*flags: str) -> Iterator[Server]:
         yield Server(server.base_url, server.model, server.pid)
 
 
-async def page_of(server: Server) -> Page:
+async def page_of(server: Server) -> ServerLoad | None:
     """The load that the server's metrics page tells; ``None``: no page."""
-    return await fetch_page(Target(server.base_url, server.model))
+    async with BatchClient(server.base_url, model=server.model, from_environment=False) as client:
+        return (await client.servers())[0].load
 
 
 # --- prompts ---

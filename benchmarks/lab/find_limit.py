@@ -26,10 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks._common import machine, provenance, table
 from benchmarks.lab.draws import Draw, draw
 
-from batchclient.bench import Slo, Times, Workload
-from batchclient.bench.cell import Cell, Setting
+from batchclient.bench import Measurement, Setting, Slo, Times, Workload
 from batchclient.bench.find import find_in
-from batchclient.bench.session import Session, begin
+from batchclient.bench.session import Run, Session, begin
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 
@@ -73,13 +72,13 @@ def virtually(coroutine):
         return runner.run(coroutine)
 
 
-async def truth(drawn: Draw, seed: int) -> tuple[Slo, dict[int, Cell]]:
+async def truth(drawn: Draw, seed: int) -> tuple[Slo, dict[int, Measurement]]:
     """Measure the grid; draw an objective that one of its limits just keeps."""
     begun = await session_on(drawn, None, times_of(drawn, 4 * CALLS), seed)
     rates: dict[int, float] = {}
     latencies: dict[int, float] = {}
     for limit in GRID:
-        cell = await begun.cell(Setting("fixed", concurrency=limit))
+        cell = await begun.measure(Setting("fixed", concurrency=limit))
         rates[limit], latencies[limit] = cell.calls_per_s, cell.times["latency"].percentiles[0.95]
         if limit >= 32 and rates[limit] < 1.01 * max(rates[each] for each in GRID if each <= limit / 4):
             break
@@ -101,7 +100,7 @@ def one(drawn: Draw, seed: int) -> dict:
 
     async def run():
         begun = await session_on(drawn, slo, times_of(drawn, CALLS), seed + 50_000)
-        return await find_in(begun, most=GRID[-1])
+        return await find_in(Run(begun), most=GRID[-1])
 
     result = virtually(run())
     found = None if result.recommended is None else result.recommended.limit
@@ -116,8 +115,8 @@ def one(drawn: Draw, seed: int) -> dict:
         "found": found,
         "verdict": "right" if near or as_good else "wrong" if decided else "undecided",
         "near": near,
-        "cells": len(result.cells),
-        "minutes": sum(cell.window_s for cell in result.cells) / 60,
+        "cells": len(result.measurements),
+        "minutes": sum(cell.window_s for cell in result.measurements) / 60,
     }
 
 

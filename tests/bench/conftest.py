@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from batchclient.bench.cell import Cell, Figures
 from batchclient.bench.generator import Times
 from batchclient.bench.intervals import Interval
+from batchclient.bench.measurement import Figures, Measurement
 from batchclient.bench.session import begin
 from batchclient.bench.workload import Workload
 from batchclient.simulator import SimulatedServer, SimulatorTransport
@@ -19,15 +19,15 @@ QUICK = Times(warm_up_s=0.5, window_s=2.0, grace_s=10.0)
 
 
 def made(setting, repetition, rate, latency_s=0.1, slos=(1.0,), marks=(), **fields):
-    """A cell with a throughput and a latency."""
+    """A measurement with a throughput and a latency."""
     shares = (0.5, 0.9, 0.95, 0.99)
     figures = Figures(
         dict.fromkeys(shares, latency_s), dict.fromkeys(shares, Interval(latency_s, latency_s * 1.01)), latency_s
     )
     calls = 1000
-    return Cell(
+    return Measurement(
         setting, repetition, 10.0, calls, calls, 0, {}, {"latency": figures}, rate, rate * 100, rate * 50, 50.0, 50.0,
-        1.0, rate, slos, tuple(round(share * calls) for share in slos), 8.0, marks=marks, **fields,
+        1.0, rate, slos, tuple(round(share * calls) for share in slos), 8.0, marks=tuple(mark.name for mark in marks), **fields,
     )  # fmt: skip
 
 

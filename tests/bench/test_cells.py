@@ -5,12 +5,17 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.bench.conftest import QUICK, SHORT, URL
 
-from tests.core import ServerLoad
+from batchclient import ServerInfo, ServerLoad
 from batchclient.bench import Closed, Poisson, Setting, Slo, Times
-from batchclient.bench.cell import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, cell_of
+from batchclient.bench.marks import BAD, BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED
+from batchclient.bench.measurement import measurement_of
+from batchclient.bench.summary import best_of, summaries_of
 from batchclient.bench.generator import generate
+from batchclient.bench.session import begin
 from batchclient.simulator import SimulatedServer
+from batchclient.testing import MockLLM
 
 TIMES = Times(warm_up_s=1.0, window_s=4.0, grace_s=3.0)
 
@@ -29,14 +34,13 @@ def answering(seconds, loop=asyncio.get_running_loop):
 async def cell(call, load, times=TIMES, setting=None, slos=(), **options):
     window = await generate(call, load, map(str, iter(int, 1)), times, 3, lambda: 0.0)
     made = Setting("fixed", None, 1, load.rate if isinstance(load, Poisson) else None)
-    return cell_of(setting or made, 0, window, slos, **options)
+    return measurement_of(setting or made, 0, window, slos, **options)
 
 
 STRATEGIES = [
     Setting("adaptive", concurrency=16),
     Setting("fixed", concurrency=16),
     Setting("lists", 8, 16),
-    Setting("streamed", 8, 16),
     Setting("singles", concurrency=16),
     Setting("adaptive", rate=40.0),
 ]
@@ -45,7 +49,7 @@ STRATEGIES = [
 @pytest.mark.parametrize("setting", STRATEGIES, ids=str)
 async def test_every_scheduled_call_is_accounted_for(session, setting):
     server = SimulatedServer("gpu", faults=["status=500,rate=0.1"])
-    measured = await (await session(server=server)).cell(setting)
+    measured = await (await session(server=server)).measure(setting)
     assert measured.scheduled == measured.answered + sum(measured.failed.values()) + measured.unanswered
     assert measured.answered > 30
 
@@ -55,26 +59,24 @@ async def test_a_latency_has_its_parts(session, setting):
     windows = []
     begun = await session()
     begun.on_window = lambda setting, repetition, window: windows.append(window)
-    measured = await begun.cell(setting)
+    measured = await begun.measure(setting)
     calls = windows[0].calls
     for place, outcome in enumerate(calls.outcomes):
         if outcome == 1:
             assert calls.scheduled[place] <= calls.begun[place] <= calls.sent[place] < calls.ended[place]
     assert measured.times["late"].max == 0
-    assert ("ttft" in measured.times) or setting.strategy == "lists"
+    assert "ttft" in measured.times
 
 
 async def test_lists_are_of_the_size_that_was_asked_for(session):
     begun = await session(times=Times(0.3, 0.7, 10))
-    plain = await begun.cell(Setting("lists", 16, 64))
-    streamed = await begun.cell(Setting("streamed", 16, 64))
-    single = await begun.cell(Setting("singles", concurrency=64))
-    for measured in (plain, streamed):
-        prompts = sum(size * count for size, count in measured.list_sizes.items())
-        assert prompts / sum(measured.list_sizes.values()) > 10
-        assert max(measured.list_sizes) <= 16
+    lists = await begun.measure(Setting("lists", 16, 64))
+    single = await begun.measure(Setting("singles", concurrency=64))
+    prompts = sum(size * count for size, count in lists.list_sizes.items())
+    assert prompts / sum(lists.list_sizes.values()) > 10
+    assert max(lists.list_sizes) <= 16
     assert set(single.list_sizes) == {1}
-    assert "tpot" in streamed.times
+    assert "tpot" in lists.times
 
 
 async def test_a_stall_of_the_server_is_in_the_percentiles_whatever_the_generator_does():
@@ -106,7 +108,7 @@ async def test_a_call_that_waits_in_the_generator_is_late_by_its_schedule():
 
     measured = await cell(call, Poisson(100.0), replace(TIMES, grace_s=20.0))
     assert measured.unanswered == 0
-    assert measured.marks == (LATE,)
+    assert measured.marks == (LATE.name,)
     assert measured.measured_the_client
     assert measured.times["late"].percentiles[0.5] > 1.0
     assert measured.times["latency"].percentiles[0.5] > measured.times["late"].percentiles[0.5]
@@ -155,7 +157,7 @@ async def test_a_generator_that_is_late_measured_itself_also_where_nothing_is_an
 
     window = await generate(answering(1000.0), Poisson(500.0), prompts(), Times(0, 2, 2), 3, lambda: 0.0)
     assert max(window.lags) < 0.03
-    assert cell_of(Setting("fixed", rate=500.0), 0, window).marks == (FAILED, LATE)
+    assert measurement_of(Setting("fixed", rate=500.0), 0, window).marks == (FAILED.name, LATE.name)
 
 
 async def test_prompts_that_end_are_a_fault_of_the_measurement():
@@ -171,14 +173,14 @@ async def test_an_event_loop_that_stands_still_marks_a_closed_load_too():
         loop.clock += 0.02
         calls.answered(place, loop.time(), 1, 1)
 
-    assert (await cell(call, Closed(4))).marks == (LATE,)
+    assert (await cell(call, Closed(4))).marks == (LATE.name,)
 
 
 async def test_a_busy_process_marks_its_cells():
     loop = asyncio.get_running_loop()
     window = await generate(answering(0.05), Closed(2), iter(lambda: "", None), TIMES, 0, lambda: 0.9 * loop.time())
-    measured = cell_of(Setting("fixed", concurrency=2), 0, window)
-    assert measured.marks == (BUSY,)
+    measured = measurement_of(Setting("fixed", concurrency=2), 0, window)
+    assert measured.marks == (BUSY.name,)
     assert measured.client_cpu_share == pytest.approx(0.9)
 
 
@@ -226,7 +228,7 @@ async def test_a_failed_call_misses_every_objective():
     assert measured.slo_shares[0] == pytest.approx(0.75, abs=0.01)
 
 
-@pytest.mark.parametrize(("every", "marks"), [(50, (FAILED,)), (200, ())])
+@pytest.mark.parametrize(("every", "marks"), [(50, (FAILED.name,)), (200, ())])
 async def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(every, marks):
     loop = asyncio.get_running_loop()
 
@@ -239,8 +241,35 @@ async def test_a_cell_with_more_than_one_failed_call_in_a_hundred_is_marked(ever
 
     measured = await cell(call, Poisson(300.0))
     assert measured.marks == marks
-    assert measured.calls_failed is bool(marks)
+    assert bool(measured.disqualified_by) is bool(marks)
     assert measured.without_answer == sum(measured.failed.values()) > 0
+
+
+@pytest.mark.parametrize(("every", "marks"), [(50, (BAD.name,)), (200, ())])
+async def test_answers_of_which_more_than_one_in_a_hundred_is_bad_disqualify(every, marks):
+    """A server that answers nothing is quicker than any other."""
+    loop = asyncio.get_running_loop()
+
+    async def call(prompt, calls, place):
+        await asyncio.sleep(0.01)
+        calls.answered(place, loop.time(), 10, 0, is_bad=place % every == 0)
+
+    measured = await cell(call, Poisson(300.0))
+    assert measured.marks == marks
+    assert measured.bad == pytest.approx(measured.scheduled / every, abs=1)
+    assert (best_of(summaries_of([measured])) is None) is bool(marks)
+
+
+@pytest.mark.parametrize(("text", "bad"), [("", True), ("fine", False)])
+async def test_an_empty_answer_of_a_server_is_bad(text, bad):
+    server = MockLLM()
+    server.when().answer(text)
+    begun = await begin(URL, SHORT, QUICK, transport=server.transport, cpu_s=lambda: 0.0)
+    measured = await begun.measure(Setting("singles", rate=20.0))
+    assert measured.answered > 10
+    assert (BAD.name in measured.marks) is bad
+    # The server takes ignore_eos, and does not heed it: no answer has the tokens asked for.
+    assert begun.target.fields == {}
 
 
 async def test_callers_of_a_server_that_fails_pause_until_a_call_is_answered():
@@ -307,8 +336,8 @@ async def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer
         server=SimulatedServer("gpu", faults=["status=503,rate=0.5"], seed=4), times=Times(0.5, 2, 60)
     )
     begun.on_window = lambda setting, repetition, window: windows.append(window)
-    measured = await begun.cell(Setting("singles", concurrency=4))
-    assert RETRIED in measured.marks
+    measured = await begun.measure(Setting("singles", concurrency=4))
+    assert RETRIED.name in measured.marks
     assert 0 < measured.retried < measured.scheduled
     calls = windows[0].calls
     # The first few are plain, until a stream has told that it sends few events.
@@ -325,17 +354,16 @@ async def test_a_second_attempt_counts_and_the_first_token_is_that_of_the_answer
         return [calls.ended[place] - calls.first[place] for place in places]
 
     assert max(rests(again)) < 2 * max(rests(once))
-    assert max(calls.ended[place] - calls.sent[place] for place in again) > 3 * max(rests(once))
+    assert max(calls.ended[place] - calls.begun[place] for place in again) > 3 * max(rests(once))
 
 
-@pytest.mark.parametrize(("every", "marks"), [(50, (RETRIED,)), (200, ())])
+@pytest.mark.parametrize(("every", "marks"), [(50, (RETRIED.name,)), (200, ())])
 async def test_a_cell_with_more_than_one_call_in_a_hundred_that_was_sent_again_is_marked(every, marks):
     loop = asyncio.get_running_loop()
 
     async def call(prompt, calls, place):
-        for _ in range(1 if place % every else 2):
-            calls.note_request(place, loop.time())
-            await asyncio.sleep(0.01)
+        calls.attempts[place] = 1 if place % every else 2
+        await asyncio.sleep(0.01)
         calls.answered(place, loop.time(), 1, 1)
 
     measured = await cell(call, Poisson(300.0))
@@ -377,12 +405,12 @@ async def test_throughput_is_that_of_the_window_under_an_overload():
     assert measured.tokens_per_s == pytest.approx(200.0, abs=4)
     assert measured.unanswered == 0
     assert measured.times["latency"].percentiles[0.95] > 5
-    assert measured.marks == (BEHIND,)
+    assert measured.marks == (BEHIND.name,)
 
 
 @pytest.mark.parametrize("rate", [9.0, 12.5])
 async def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_the_objective(rate):
-    """The server makes 10 calls a second; the window is too short for a latency of 10 s."""
+    """The server makes 10 calls a second; the window is too short for a latency of 20 s."""
     free = asyncio.Semaphore(1)
     loop = asyncio.get_running_loop()
 
@@ -391,9 +419,9 @@ async def test_a_rate_above_the_servers_speed_is_marked_though_all_calls_keep_th
             await asyncio.sleep(0.1)
         calls.answered(place, loop.time(), 10, 10)
 
-    measured = await cell(call, Poisson(rate, 20.0), Times(5, 30, 60), slos=[Slo("p95<10s")])
+    measured = await cell(call, Poisson(rate), Times(5, 30, 60), slos=[Slo("p95<20s")])
     assert measured.slo_shares == (1.0,)
-    assert measured.marks == ((BEHIND,) if rate > 10 else ())
+    assert measured.marks == ((BEHIND.name,) if rate > 10 else ())
 
 
 @pytest.mark.parametrize("warm_up_s", [0.5, 5.0])
@@ -404,7 +432,7 @@ async def test_a_steady_load_is_seldom_taken_for_one_that_falls_behind(dice, war
         call = answering(lambda place: dice.expovariate(0.5))
         loads = Poisson(20.0), map(str, iter(int, 1)), Times(warm_up_s, 10, 60)
         window = await generate(call, *loads, seed, lambda: 0.0)
-        marked += cell_of(Setting("fixed", rate=20.0), 0, window).fell_behind
+        marked += measurement_of(Setting("fixed", rate=20.0), 0, window).fell_behind
     assert marked <= 1
 
 
@@ -447,7 +475,7 @@ async def test_a_closed_load_with_failed_calls_counts_the_answers_of_the_window(
 
 async def test_hits_of_the_prefix_cache_and_other_work_are_told():
     measured = await cell(answering(0.05), Closed(2), cache_hit_share=0.3, others=True)
-    assert measured.marks == (CACHED, OTHERS)
+    assert measured.marks == (CACHED.name, OTHERS.name)
     assert not measured.measured_the_client
 
 
@@ -458,8 +486,8 @@ async def test_hits_of_the_prefix_cache_and_other_work_are_told():
         (lambda at: ServerLoad(running=9.0 if at < 1 else 0.0, generation_tokens=at), 1.0, ()),
         # The sequences of the last step, cancelled since: nothing is generated.
         (lambda at: ServerLoad(running=9.0, generation_tokens=5.0), 2.0, ()),
-        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0 + at), 5.0, (OTHERS,)),
-        (lambda at: ServerLoad(waiting=1.0), 5.0, (OTHERS,)),
+        (lambda at: ServerLoad(running=9.0, generation_tokens=5.0 + at), 5.0, (OTHERS.name,)),
+        (lambda at: ServerLoad(waiting=1.0), 5.0, (OTHERS.name,)),
         (lambda at: None, 0.0, ()),
     ],
 )
@@ -469,12 +497,12 @@ async def test_a_cell_waits_for_an_idle_server_and_knows_a_page_that_stands_stil
     begun, loop = await session(times=Times(0.1, 0.5, 5)), asyncio.get_running_loop()
     began, windows = loop.time(), []
 
-    async def told(target):
-        return page(loop.time() - began)
+    async def look_at(target):
+        return ServerInfo(URL, load=page(loop.time() - began))
 
-    monkeypatch.setattr("batchclient.bench.session.fetch_page", told)
+    monkeypatch.setattr("batchclient.bench.session.look_at", look_at)
     begun.on_window = lambda setting, repetition, window: windows.append(window)
-    measured = await begun.cell(Setting("singles", concurrency=2))
+    measured = await begun.measure(Setting("singles", concurrency=2))
     assert windows[0].begins - 0.1 - began == pytest.approx(waited_s, abs=0.26)
     assert measured.marks == marks
 
@@ -513,8 +541,8 @@ async def test_prompts_never_come_twice_in_a_session(session):
             return seen[-1]
 
     begun.workload = Noting(begun.workload)
-    await begun.cell(Setting("fixed", concurrency=4))
-    await begun.cell(Setting("fixed", concurrency=4), 1)
+    await begun.measure(Setting("fixed", concurrency=4))
+    await begun.measure(Setting("fixed", concurrency=4), 1)
     assert len(seen) == len(set(seen)) > 50
 
 
@@ -526,7 +554,7 @@ async def test_a_server_that_refuses_ignore_eos_is_measured_without(session):
 
 async def test_an_embedding_has_no_first_token(session):
     workload = replace((await session()).workload, call="embed")
-    assert set((await (await session(workload=workload)).cell(Setting("adaptive", concurrency=4))).times) == {
+    assert set((await (await session(workload=workload)).measure(Setting("adaptive", concurrency=4))).times) == {
         "latency",
         "late",
         "queued",

@@ -9,8 +9,9 @@ from tests.bench.conftest import made
 
 from batchclient.bench import Slo, Times
 from batchclient.bench.answer import lines_of_search
-from batchclient.bench.cell import BEHIND, LATE, RETRIED
 from batchclient.bench.find import TOO_BUSY, find_in
+from batchclient.bench.marks import BEHIND, LATE, RETRIED
+from batchclient.bench.session import Run
 from batchclient.bench.intervals import spanning
 from batchclient.bench.search import ENOUGH_CALLS, Outcome, is_clear, search, so_far
 from batchclient.bench.strategies import Target
@@ -189,9 +190,9 @@ def test_833_calls_tell_97_from_95_of_100():
 
 async def test_a_limit_is_found_on_a_server(session):
     begun = await session(Slo("p95<130ms"), times=Times(0.2, 0.4, 5))
-    result = await find_in(begun, most=64)
+    result = await find_in(Run(begun), most=64)
     assert result.complete
-    fits = {cell.setting.concurrency for cell in result.cells if cell.slo_shares[0] > 0.97}
+    fits = {cell.setting.concurrency for cell in result.measurements if cell.slo_shares[0] > 0.97}
     assert result.recommended.limit in fits
     assert result.recommended.interval.low <= 0.130
 
@@ -199,7 +200,7 @@ async def test_a_limit_is_found_on_a_server(session):
 async def test_a_budget_ends_a_search_within_a_cell(session):
     seen = []
     begun = await session(Slo("p95<1s"), times=Times(0.5, 1.0, 5))
-    result = await find_in(begun, budget_s=4.0, on_cell=seen.append)
+    result = await find_in(Run(begun, 4.0, seen.append))
     assert not result.complete
     assert result.recommended.limit == result.found.value >= 1
     assert not result.recommended.decided
@@ -207,7 +208,7 @@ async def test_a_budget_ends_a_search_within_a_cell(session):
     last = lines_of_search(result, [Slo("p95<1s")], "limit")
     assert any("the budget ended the search after " in line for line in last)
     assert last[-1].startswith("suggested: ")
-    assert 1 <= len(result.cells) == len(seen) <= 3
+    assert 1 <= len(result.measurements) == len(seen) <= 3
 
 
 def test_the_answer_so_far_says_what_is_known():
@@ -222,14 +223,14 @@ def test_the_answer_so_far_says_what_is_known():
 
 
 class Formulas:
-    """A session whose cells are formulas of the setting and the repetition."""
+    """A session whose measurements are formulas of the setting and the repetition."""
 
-    def __init__(self, cell_of, *slos):
+    def __init__(self, formula, *slos):
         self.slos, self.times, self.target = slos, Times(0, 1, 1), Target("http://formulas/v1", "m", transport=print)
-        self._cell_of = cell_of
+        self._formula = formula
 
-    async def cell(self, setting, repetition):
-        return self._cell_of(setting, repetition)
+    async def measure(self, setting, repetition):
+        return self._formula(setting, repetition)
 
 
 async def test_the_windows_of_two_objectives_are_not_mixed():
@@ -241,10 +242,10 @@ async def test_the_windows_of_two_objectives_are_not_mixed():
             shares = (0.0, 0.0)
         return made(setting, repetition, setting.concurrency, slos=shares)
 
-    result = await find_in(Formulas(window, Slo("p50<1s"), Slo("p99<1s")))
+    result = await find_in(Run(Formulas(window, Slo("p50<1s"), Slo("p99<1s"))))
     assert result.recommended.limit == 4
     assert result.found.outcomes[4].shares == (0.5, 0.99)
-    windows = [cell for cell in result.cells if cell.setting.concurrency == 4]
+    windows = [cell for cell in result.measurements if cell.setting.concurrency == 4]
     assert result.found.outcomes[4].hits == tuple(sum(cell.slo_hits[place] for cell in windows) for place in (0, 1))
 
 
@@ -256,7 +257,7 @@ async def test_a_rate_that_no_longer_window_would_keep_is_not_the_answer():
         return made(setting, repetition, min(setting.rate, 100), slos=(float(setting.rate < 200),), marks=marks)
 
     slos = [Slo("p95<10s")]
-    result = await find_in(Formulas(window, *slos), "rate")
+    result = await find_in(Run(Formulas(window, *slos)), "rate")
     assert (result.recommended.rate, result.recommended.decided) == (96, True)
     assert result.recommended.why == "at 112 calls arrive faster than they are answered"
 
@@ -270,8 +271,8 @@ async def test_low_rates_take_one_window_each_and_the_answer_takes_what_decides(
         cell = made(setting, repetition, setting.rate, slos=(hits / calls,))
         return replace(cell, scheduled=calls, answered=calls, slo_hits=(hits,))
 
-    result = await find_in(Formulas(window, Slo("p95<1s")), "rate")
-    windows = collections.Counter(cell.setting.rate for cell in result.cells)
+    result = await find_in(Run(Formulas(window, Slo("p95<1s"))), "rate")
+    windows = collections.Counter(cell.setting.rate for cell in result.measurements)
     assert [windows[rate] for rate in (1, 2, 4, 8)] == [1, 1, 1, 1]
     # 73 calls without a miss have an interval above 0.95.
     assert result.recommended.rate == 16
@@ -285,8 +286,8 @@ async def test_one_late_window_is_measured_again_and_does_not_count():
         marks = (LATE,) if late else ()
         return made(setting, repetition, setting.concurrency, slos=(1.0 if within else 0.0,), marks=marks)
 
-    result = await find_in(Formulas(window, Slo("p95<1s")))
-    assert [cell.setting.concurrency for cell in result.cells][:4] == [1, 2, 2, 4]
+    result = await find_in(Run(Formulas(window, Slo("p95<1s"))))
+    assert [cell.setting.concurrency for cell in result.measurements][:4] == [1, 2, 2, 4]
     assert (result.recommended.limit, result.recommended.decided) == (8, True)
     assert "busy" not in result.recommended.why
 
@@ -295,15 +296,15 @@ async def test_a_machine_that_is_always_late_decides_nothing():
     def window(setting, repetition):
         return made(setting, repetition, setting.concurrency, slos=(float(setting.concurrency <= 8),), marks=(LATE,))
 
-    result = await find_in(Formulas(window, Slo("p95<1s")))
+    result = await find_in(Run(Formulas(window, Slo("p95<1s"))))
     assert result.recommended.limit == 8
     assert not result.recommended.decided
     assert TOO_BUSY in result.recommended.why
 
 
 async def test_the_interval_is_that_of_the_objectives_own_percentile(session):
-    result = await find_in(await session(Slo("p80<1s"), times=Times(0.2, 0.4, 5)), most=2)
-    cells = [cell for cell in result.cells if cell.setting.concurrency == result.recommended.limit]
+    result = await find_in(Run(await session(Slo("p80<1s"), times=Times(0.2, 0.4, 5))), most=2)
+    cells = [cell for cell in result.measurements if cell.setting.concurrency == result.recommended.limit]
     assert result.recommended.interval == spanning([cell.times["latency"].intervals[0.8] for cell in cells])
     assert lines_of_search(result, [Slo("p80<1s")], "limit")[0].startswith("p80 < 1 s: limit ")
 
@@ -313,13 +314,13 @@ async def test_calls_that_needed_another_attempt_are_told_with_the_answer():
         return made(setting, repetition, min(setting.concurrency, 4), marks=(RETRIED,), retried=300)
 
     slos = [Slo("p95<1s")]
-    lines = lines_of_search(await find_in(Formulas(window, *slos)), slos, "limit")
+    lines = lines_of_search(await find_in(Run(Formulas(window, *slos))), slos, "limit")
     assert "30.0% of the calls needed another attempt: the server fails or refuses some requests." in lines
 
 
 async def test_nothing_within_the_objective_as_far_as_few_calls_tell_is_not_decided():
     slos = [Slo("p95<1s")]
-    result = await find_in(Formulas(lambda *told: made(*told, 1.0, slos=(0.949,)), *slos), most=1)
+    result = await find_in(Run(Formulas(lambda *told: made(*told, 1.0, slos=(0.949,)), *slos)), most=1)
     assert result.recommended is None
     assert lines_of_search(result, slos, "limit")[0].startswith("p95 < 1 s: not decided: even a limit of 1 breaks")
 
@@ -329,10 +330,10 @@ async def test_nothing_within_the_objective_as_far_as_few_calls_tell_is_not_deci
 )
 async def test_a_wrong_greatest_value_is_refused(over, most):
     with pytest.raises(ConfigError, match="most") as refused:
-        await find_in(Formulas(made, Slo("p95<1s")), over, most=most)
+        await find_in(Run(Formulas(made, Slo("p95<1s"))), over, most=most)
     assert refused.value.field == "most"
 
 
 async def test_a_rate_needs_an_objective(session):
     with pytest.raises(ConfigError, match="objective"):
-        await find_in(await session(), "rate")
+        await find_in(Run(await session()), "rate")

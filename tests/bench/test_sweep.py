@@ -9,15 +9,15 @@ from functools import partial
 import pytest
 from tests.bench.conftest import SHORT, URL, made
 
-from batchclient.bench import BenchFailed, Setting, Slo, Times, Workload, find, sweep
+from batchclient.bench import BenchFailed, Recommendation, Setting, Slo, Times, Workload, find, sweep
 from batchclient.bench.answer import lines_of_sweep
-from batchclient.bench.cell import BEHIND, BUSY, FAILED, LATE, RETRIED
 from batchclient.bench.compare import FIGURES, Bound, differences, workload_differences
-from batchclient.bench.session import begin
+from batchclient.bench.marks import BAD, BEHIND, BUSY, FAILED, LATE, RETRIED
+from batchclient.bench.session import Run, begin
 from batchclient.bench.report import read_report, report_of, write_report
-from batchclient.bench.strategies import batching_of, preset_of
+from batchclient.bench.strategies import options_of
 from batchclient.bench.summary import best_of, compared, summaries_of
-from batchclient.bench.sweep import cells, order_of, settings_of
+from batchclient.bench.sweep import order_of, settings_of, sweep_in
 from batchclient.errors import ConfigError
 from batchclient.options import Batching
 from batchclient.simulator import SimulatedServer, SimulatorTransport
@@ -26,12 +26,12 @@ CANARY = "swordfish"
 QUICK = Times(0.2, 0.5, 5.0)
 
 
-async def measured(session, settings, **options):
-    return [cell async for cell in cells(session, settings, **options)]
+async def measured(session, settings, repeat=3, **options):
+    return await sweep_in(Run(session, **options), settings, repeat)
 
 
 SLOS = [Slo("p95<1s")]
-ONE, TWO = Setting("fixed", concurrency=32), Setting("streamed", 32, 32)
+ONE, TWO = Setting("fixed", concurrency=32), Setting("lists", 32, 32)
 
 
 def test_a_sweep_has_every_strategy_under_every_load():
@@ -63,7 +63,7 @@ def test_a_wrong_sweep_is_refused(options, field):
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda url: sweep(url, None, Slo("ttft p95<1s"), strategies=["lists"], concurrency=[32]), "slo"),
+        (lambda url: sweep(url, None, Slo("ttft p95<1s"), strategies=["async-openai"], concurrency=[32]), "slo"),
         (lambda url: sweep(url, Workload(call="embed"), Slo("tpot p95<1s"), concurrency=[32]), "slo"),
         (lambda url: sweep(url, concurrency=[32], repeat=0), "repeat"),
         (lambda url: find(url, Workload(call="embed"), Slo("ttft p95<1s")), "slo"),
@@ -103,10 +103,9 @@ async def test_a_server_that_goes_away_ends_the_sweep_after_two_cells(session):
     seen = []
     with pytest.raises(BenchFailed, match="no call was answered in the last two measurements: .*BadRequest"):
         begun = await session(times=Times(0.0, 0.1, 1.0), server=SimulatedServer("gpu", faults=["status=400,after=9"]))
-        async for cell in cells(begun, [Setting("singles", concurrency=1)], repeat=9):
-            seen.append(cell)
+        await measured(begun, [Setting("singles", concurrency=1)], 9, on_measurement=seen.append)
     assert [bool(cell.answered) for cell in seen[-3:]] == [True, False, False]
-    assert all(cell.calls_failed for cell in seen[-2:])
+    assert all(FAILED in each.disqualified_by for each in seen[-2:])
 
 
 def test_a_drift_of_the_machine_turns_no_equals_into_a_difference(dice):
@@ -160,8 +159,8 @@ def test_one_late_repetition_is_in_no_figure_and_the_others_count():
     (summary,) = summaries_of(found, slos)
     assert summary.calls_per_s.value == 101
     assert not summary.measured_the_client
-    assert summary.marks == (LATE,)
-    assert len(summary.cells) == 3
+    assert summary.marks == (LATE.name,)
+    assert len(summary.measurements) == 3
     assert best_of([summary], slos) is summary
     (summary,) = summaries_of([*found[:2], made(ONE, 2, 11, marks=(BUSY,))], slos)
     assert summary.measured_the_client
@@ -222,7 +221,7 @@ async def test_attempts_that_failed_are_told_of_the_recommended_setting(session)
     """One request of ten is refused, and the client's retries answer all calls."""
     begun = await session(server=SimulatedServer("gpu", faults=["status=500,rate=0.1"]), times=Times(0.2, 2, 30))
     (cell,) = await measured(begun, [Setting("singles", concurrency=8)], repeat=1)
-    assert RETRIED in cell.marks
+    assert RETRIED.name in cell.marks
     assert cell.answered == cell.scheduled
     assert cell.retried / cell.scheduled == pytest.approx(0.1, abs=0.06)
     lines = lines_of_sweep([cell], [])
@@ -234,26 +233,19 @@ async def test_attempts_that_failed_are_told_of_the_recommended_setting(session)
 
 
 def test_lists_are_suggested_as_they_were_measured():
-    (line,) = [each for each in lines_of_sweep([made(Setting("streamed", 32, 48), 0, 10)], []) if "suggested" in each]
+    (line,) = [each for each in lines_of_sweep([made(Setting("lists", 32, 48), 0, 10)], []) if "suggested" in each]
     assert line == (
-        "suggested: BatchClient(…, limit=48, batching=Batching(max_size=32, list_tokens=1000000,"
-        " chat_list_tokens=1000000),"
-        ' preset="throughput")'
+        'suggested: BatchClient(…, limit=48, preset="throughput", batching=Batching(max_size=32, list_tokens=1000000,'
+        " chat_list_tokens=1000000))"
     )
-    setting = Setting("streamed", 32, 48)
-    assert batching_of(setting) == Batching(max_size=32, list_tokens=1_000_000, chat_list_tokens=1_000_000)
-    assert preset_of(setting) == "throughput"
+    setting = Setting("lists", 32, 48)
+    assert options_of(setting) == {
+        "limit": 48,
+        "preset": "throughput",
+        "batching": Batching(max_size=32, list_tokens=1_000_000, chat_list_tokens=1_000_000),
+    }
     (line,) = [each for each in lines_of_sweep([made(Setting("singles", None, 4), 0, 10)], []) if "suggested" in each]
     assert "batching=Batching(max_size=1)" in line
-
-
-def test_no_client_is_suggested_that_was_not_measured():
-    """Plain lists are the measurement's: no setting of a client's makes them."""
-    lists = made(Setting("lists", 32, 48), 0, 90)
-    assert lines_of_sweep([lists, made(Setting("fixed", None, 4), 0, 10)], [])[-1] == (
-        'suggested: BatchClient(…, limit=4, preset="balanced")'
-    )
-    assert lines_of_sweep([lists], [])[-1] == "suggested: none: a client streams its lists"
 
 
 @pytest.mark.parametrize("measure", [find, partial(sweep, strategies=["fixed"], concurrency=[2, 4], repeat=3)])
@@ -268,26 +260,6 @@ async def test_find_and_sweep_end_as_the_command_does(measure):
     assert (await end(faults=["stall,after=40"])).startswith("no call was answered in the last two measurements: ")
     assert (await end(Slo("ttft p95<10s"), tokens=1)).startswith("slo ttft p95<10s: no answer to fixed tells this time")
     assert await end(faults=["stall"], budget_s=5.0) == "the first call had no answer within the budget"
-
-
-async def test_a_page_that_reading_empties_is_left_alone(session):
-    asked = []
-
-    class Watched(SimulatorTransport):
-        async def send(self, request, timeouts):
-            asked.append(request.path)
-            return await super().send(request, timeouts)
-
-    async def run(name):
-        asked.clear()
-        transport = Watched(SimulatedServer("gpu"))
-        begun = await begin(URL, SHORT, QUICK, (), transport=lambda *_: transport, cpu_s=lambda: 0.0)
-        begun.server = name
-        await begun.cell(Setting("singles", concurrency=2))
-        return asked.count("/metrics")
-
-    assert await run("vllm 0.32.0") == 2
-    assert await run("trtllm 1.0.0") == 0
 
 
 def test_cells_in_which_calls_failed_recommend_nothing():
@@ -393,7 +365,9 @@ def test_a_report_against_itself_is_no_difference(report):
 
 def test_a_worse_report_breaks_its_bound(report):
     written, _ = report(repeat=3)
-    slower = replace(written, cells=tuple(replace(cell, goodput=cell.goodput * 0.8) for cell in written.cells))
+    slower = replace(
+        written, measurements=tuple(replace(cell, goodput=cell.goodput * 0.8) for cell in written.measurements)
+    )
     broken = [each for each in differences(written, slower) if Bound("goodput<0.95").is_broken(each)]
     assert len(broken) == 2
 
@@ -401,7 +375,7 @@ def test_a_worse_report_breaks_its_bound(report):
 @pytest.mark.parametrize(("repeat", "counts"), [(1, 1), (2, 2), (3, 3)])
 def test_a_server_that_answers_nothing_in_time_breaks_its_bound(report, repeat, counts):
     written, _ = report(repeat=repeat)
-    dead = replace(written, cells=tuple(replace(cell, goodput=0.0, times={}) for cell in written.cells))
+    dead = replace(written, measurements=tuple(replace(cell, goodput=0.0, times={}) for cell in written.measurements))
     for text in ("goodput<0.95", "p95>1.1"):
         assert len([each for each in differences(written, dead) if Bound(text).is_broken(each)]) == 2
         assert not any(Bound(text).is_broken(each) for each in differences(dead, written))
@@ -410,14 +384,16 @@ def test_a_server_that_answers_nothing_in_time_breaks_its_bound(report, repeat, 
 
 def test_repetitions_too_few_for_an_interval_all_have_to_be_beyond_a_bound(report):
     written, _ = report(repeat=2)
-    rates = {cell.repetition: 100.0 + cell.repetition for cell in written.cells}
-    before = replace(written, cells=tuple(replace(cell, goodput=rates[cell.repetition]) for cell in written.cells))
+    rates = {cell.repetition: 100.0 + cell.repetition for cell in written.measurements}
+    before = replace(
+        written, measurements=tuple(replace(cell, goodput=rates[cell.repetition]) for cell in written.measurements)
+    )
 
     def broken(*goodputs):
-        after = [replace(cell, goodput=goodputs[cell.repetition]) for cell in before.cells]
+        after = [replace(cell, goodput=goodputs[cell.repetition]) for cell in before.measurements]
         return [
             each
-            for each in differences(before, replace(before, cells=tuple(after)))
+            for each in differences(before, replace(before, measurements=tuple(after)))
             if Bound("goodput<0.95").is_broken(each)
         ]
 
@@ -427,15 +403,15 @@ def test_repetitions_too_few_for_an_interval_all_have_to_be_beyond_a_bound(repor
 
 def test_other_workloads_are_named(report):
     written, _ = report()
-    about = {**written.about, "workload": {**written.about["workload"], "output_tokens": 99}}
+    about = replace(written.about, workload=replace(written.about.workload, output_tokens=99))
     assert workload_differences(written, replace(written, about=about)) == ["output tokens: 4 and 99"]
     assert workload_differences(written, written) == []
     # A sweep that was stopped early lacks a setting.
-    shorter = replace(written, cells=written.cells[:1])
-    assert workload_differences(written, shorter) == [f"only the first report has: {written.cells[1].setting}"]
+    shorter = replace(written, measurements=written.measurements[:1])
+    assert workload_differences(written, shorter) == [f"only the first report has: {written.measurements[1].setting}"]
     assert workload_differences(shorter, written) == []
-    searched = replace(written, recommendation={"limit": 4})
-    assert workload_differences(searched, replace(searched, cells=shorter.cells)) == []
+    searched = replace(written, recommendation=Recommendation(4, None, "so", None, decided=True))
+    assert workload_differences(searched, replace(searched, measurements=shorter.measurements)) == []
 
 
 @pytest.mark.parametrize("text", ["", "goodput", "goodput=1", "speed<1", "p95<x"])
@@ -469,12 +445,12 @@ def test_what_is_no_report_is_refused(tmp_path, content, why):
         (("slo",), [3], r"slo: 0: Input should be a valid string"),
         (("slo",), ["fast"], "is no objective"),
         (("answer",), {"a": 1}, "answer: Input should be a valid list"),
-        (("recommendation",), [1], "recommendation: Input should be a valid dictionary"),
+        (("recommendation",), [1], "recommendation: Input should be a dictionary"),
         (("server",), "localhost", "server: "),
-        (("workload", "burstiness"), "bursty", r"workload\.burstiness: Input should be a valid number"),
+        (("workload", "spread"), "wide", r"workload\.spread: Input should be a valid number"),
         (("times", "warm_up_s"), None, r"times\.warm_up_s: Input should be a valid number"),
-        (("cells",), 7, "cells: this is no list"),
-        (("cells", 1), 7, "cell 2: Input should be a dictionary"),
+        (("cells",), 7, "cells: Input should be a valid list"),
+        (("cells", 1), 7, r"cells: 1: Input should be a valid dictionary"),
         (("cells", 1, "scheduled"), "many", "cell 2: scheduled: Input should be a valid integer"),
         (("cells", 1, "goodput"), [1], "cell 2: goodput: Input should be a valid number"),
         (("cells", 1, "failed"), {"E": "x"}, r"cell 2: failed\.E: Input should be a valid integer"),
@@ -488,21 +464,8 @@ def test_what_is_no_report_is_refused(tmp_path, content, why):
         (("cells", 1, "times", "latency", "intervals", "p95"), [1], r"cell 2: times\.latency\.intervals\.0\.95"),
         (("cells", 1, "limit_changes"), [[1]], r"cell 2: limit_changes\.0"),
         (("cells", 1, "marks"), 1, "cell 2: marks: Input should be a valid tuple"),
-        # These contradict the rest of the cell.
-        (("cells", 1, "scheduled"), 1_000_000, r"cell 2 \(.*\): 1,000,000 calls were scheduled, but "),
-        (("cells", 1, "unanswered"), -1, "unanswered: a count of -1"),
-        (("cells", 1, "goodput"), -1.0, "goodput: -1.0 is no amount"),
-        (("cells", 1, "goodput"), 1e999, "goodput: inf is no amount"),
-        (("cells", 1, "window_s"), 0, "window_s: seconds above 0"),
-        (("cells", 1, "concurrency"), None, "a load is needed"),
-        (("cells", 1, "rate"), -5.0, "each is above 0"),
-        (("cells", 1, "slo_hits"), [1], "slo_hits: 1 of "),
-        (("cells", 1, "slo_shares"), [], "one for each of the 1 objectives"),
-        (("cells", 1, "retried"), 1_000_000, "retried: 1,000,000 of "),
-        (("cells", 1, "times"), {}, "times: .* answered calls have a latency|times: "),
-        (("cells", 1, "times", "latency", "max"), 0.0, r"times\.latency: the percentiles do not ascend"),
-        (("cells", 1, "times", "latency", "intervals", "p95"), [0, 1e-9], "outside its interval"),
-        (("cells", 1, "times", "latency", "intervals"), {}, "their intervals are needed"),
+        (("cells", 1, "slo_hits"), [1_000_000], "cell 2: slo_shares, slo_hits: calls for each of the 1 objectives"),
+        (("cells", 1, "slo_shares"), [], "cell 2: slo_shares, slo_hits: calls for each of the 1 objectives"),
     ],
     ids=str,
 )
@@ -524,7 +487,7 @@ async def test_the_percentile_of_an_objective_is_read_again(session, tmp_path):
     written = report_of(begun, await measured(begun, [Setting("fixed", concurrency=4)], repeat=1), datetime.now(UTC))
     write_report(written, tmp_path / "r.json")
     assert read_report(tmp_path / "r.json") == written
-    assert 0.999 in written.cells[0].times["latency"].percentiles
+    assert 0.999 in written.measurements[0].times["latency"].percentiles
 
 
 def test_a_report_of_an_earlier_version_is_read(report):

@@ -12,7 +12,7 @@ from tests.cli.conftest import COMMAND
 
 from batchclient.bench.session import Session
 from batchclient.cli._bench_options import is_hosted
-from batchclient.cli._bench_outputs import Outputs
+from batchclient.cli._bench_run import Outputs
 from batchclient.simulator import EmbeddedServer
 
 CANARY = "swordfish"
@@ -43,7 +43,7 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     assert again.exit_code == 0, again.stderr
     page = (tmp_path / "r.html").read_text()
     assert page == (tmp_path / "again.html").read_text()
-    assert "Throughput by concurrency" in page
+    assert "Throughput by calls in flight" in page
     answer = told.stdout.splitlines()
     assert answer[0].startswith("p95 < 2 s: ")
     # On a busy machine every cell may have measured the client.
@@ -81,19 +81,19 @@ def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_pa
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (["--slo", "p95>1s"], "--slo: 'p95>1s' is no objective; its form is"),
+        (["--slo", "p95>1s"], "'--slo': 'p95>1s' is no objective; its form is"),
         (
-            ["--slo", "ttft p95<1s", "--strategies", "lists"],
-            "--slo: ttft p95<1s: lists of complete tells no first tokens",
+            ["--slo", "ttft p95<1s", "--strategies", "async-openai"],
+            "--slo: ttft p95<1s: async-openai of complete tells no first tokens",
         ),
         (["--find", "speed"], "Error: Invalid value for '--find': 'speed' is not one of"),
         (["--find", "rate"], "--find rate needs an objective"),
         (["--strategies", "fast"], "--strategies: no 'fast'; there are: adaptive, "),
-        (["--concurrency", "4,x"], "--concurrency: whole numbers"),
+        (["--concurrency", "4,x"], "'--concurrency': whole numbers"),
         (["--concurrency", "9000000"], "open files"),
-        (["--rate", "0"], "--rate: calls per second above 0"),
+        (["--rate", "0"], "'--rate': calls per second above 0"),
         (["--rate", "5", "--concurrency", "1,2"], "--concurrency: one limit at most"),
-        (["--for", "ten"], "--for: a duration such as 30, 90s or 15m"),
+        (["--for", "ten"], "'--for': a duration such as 30, 90s or 15m"),
         (["--prompts", "nowhere.txt"], "--prompts: nowhere.txt: No such file"),
         (["--prompts", "{dir}/in.jsonl"], "--prompts: {dir}/in.jsonl: line 2"),
         (
@@ -102,9 +102,9 @@ def test_prompts_of_a_file_are_those_of_map_and_stand_in_no_output(bench, tmp_pa
         ),
         (["--json", "/nowhere/r.json"], "/nowhere/r.json: "),
         (["--report", "x.json", "--json", "./x.json"], "--json ./x.json: the file of --report"),
-        (["--sizes", "8", "--strategies", "adaptive"], "--sizes: of lists and streamed"),
+        (["--sizes", "8", "--strategies", "adaptive"], "--sizes: of lists, and --strategies has none"),
         (["--call", "embed", "--output-tokens", "9"], "--output-tokens: --call embed generates nothing"),
-        (["--rate", "1000000000"], "--rate: 100,000 calls per second at most"),
+        (["--rate", "1000000000"], "'--rate': 100,000 calls per second at most"),
     ],
 )
 def test_a_wrong_command_is_refused_before_a_call(bench, server, tmp_path, args, why):
@@ -191,7 +191,7 @@ def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, t
     """The client waits for a server that is away: no call fails, and none is scheduled in the window."""
     server = EmbeddedServer("instant", process=True)
     server.__enter__()
-    whole, cells = Session.cell, []
+    whole, cells = Session.measure, []
 
     async def watched(self, setting, repetition=0):
         if len(cells) == 2:
@@ -200,7 +200,7 @@ def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, t
         return await whole(self, setting, repetition)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "cell", watched)
+        patch.setattr(Session, "measure", watched)
         told = bench("--concurrency", "1", "--strategies", "adaptive", "--repeat", "9", "--json", tmp_path / "r.json",
                      url=server.base_url, short=[*SHORT, "--for", "1", "--grace", "0.1"])  # fmt: skip
     assert told.exit_code == 1

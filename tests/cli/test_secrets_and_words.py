@@ -14,7 +14,7 @@ from tests.cli.conftest import write_rows
 from tests.fakes.pages import serving
 from tests.shell.test_keys_in_wrong_places import KEY, URLS
 
-from batchclient.bench.strategies import rival_of
+from batchclient.bench.openai_process import openai_client
 from batchclient.cli._log import log_to_stderr
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._words import say
@@ -54,7 +54,7 @@ def test_top_sends_its_user_to_no_other_host(cli, elsewhere):
 
 def test_the_rival_of_bench_and_demo_goes_nowhere_else(elsewhere):
     async def call():
-        async with rival_of(f"http://127.0.0.1:{elsewhere.port}/v1", "secret", {"x-key": "secret"}) as client:
+        async with openai_client(f"http://127.0.0.1:{elsewhere.port}/v1", "secret", {"x-key": "secret"}) as client:
             with suppress(openai.OpenAIError):
                 await client.completions.create(model="m", prompt="secret")
 

@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from batchclient.bench.arrivals import Closed, Poisson, check_numbers
-from batchclient.bench.cell import Cell, Figures, Setting
 from batchclient.bench.find import Recommendation, SearchResult, find_in
 from batchclient.bench.generator import Times
 from batchclient.bench.intervals import Interval
-from batchclient.bench.session import BenchFailed, begin
+from batchclient.bench.measurement import Figures, Measurement, Setting
+from batchclient.bench.session import BenchFailed, Run, begin
 from batchclient.bench.slo import Slo
-from batchclient.bench.sweep import cells, check_objectives, settings_of
+from batchclient.bench.sweep import check_objectives, settings_of, sweep_in
 from batchclient.bench.workload import Workload
 from batchclient.transport import Transport
 
 __all__ = [
     "BenchFailed",
-    "Cell",
     "Closed",
     "Figures",
     "Interval",
+    "Measurement",
     "Poisson",
     "Recommendation",
     "SearchResult",
@@ -53,13 +53,14 @@ async def find(
     most: float | None = None,
     budget_s: float | None = None,
     seed: int = 0,
-    on_cell: Callable[[Cell], object] = lambda _: None,
+    on_measurement: Callable[[Measurement], object] = lambda _: None,
     transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
 ) -> SearchResult:
     """Search for the limit or the arrival rate that keeps the objectives, with calls to the server.
 
     Args:
-        base_url, model, api_key, headers, transport: as for ``BatchClient``.
+        base_url, model, api_key, headers: as for ``BatchClient``.
+        transport: as its ``http``, in place of HTTP.
         workload: the calls; ``Workload()`` by default.
         slos: the objectives. Without one the search is for the knee: the limit above which the
             throughput gains less than 10 % from four times as many calls in flight.
@@ -68,7 +69,7 @@ async def find(
         most: the greatest value to try.
         budget_s: no measurement is begun that would end later, seconds.
         seed: of the arrivals.
-        on_cell: told of each measurement.
+        on_measurement: given each measurement.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -91,7 +92,7 @@ async def find(
         budget_s=budget_s,
         transport=transport,
     )
-    return await find_in(session, over, most=most, budget_s=budget_s, on_cell=on_cell)
+    return await find_in(Run(session, budget_s, on_measurement), over, most=most)
 
 
 async def sweep(
@@ -109,17 +110,17 @@ async def sweep(
     headers: Mapping[str, str] | None = None,
     budget_s: float | None = None,
     seed: int = 0,
-    on_cell: Callable[[Cell], object] = lambda _: None,
+    on_measurement: Callable[[Measurement], object] = lambda _: None,
     transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
-) -> list[Cell]:
+) -> list[Measurement]:
     """Measure strategies under loads, interleaved and repeated.
 
     Args:
-        base_url, model, api_key, headers, transport: as for ``BatchClient``.
+        base_url, model, api_key, headers: as for ``BatchClient``.
+        transport: as its ``http``, in place of HTTP.
         workload: the calls; ``Workload()`` by default.
         slos: the objectives.
-        strategies: ``"adaptive"``, ``"fixed"``, ``"lists"``, ``"streamed"``, ``"singles"``,
-            ``"async-openai"``.
+        strategies: ``"adaptive"``, ``"fixed"``, ``"lists"``, ``"singles"``, ``"async-openai"``.
         concurrency: calls in flight, of closed loads; beside ``rates`` one number, the limit.
         sizes: prompts per request of lists.
         rates: arrivals per second, of open loads.
@@ -127,7 +128,7 @@ async def sweep(
         times: of each measurement.
         budget_s: no measurement is begun that would end later, seconds.
         seed: of arrivals and orders.
-        on_cell: told of each measurement.
+        on_measurement: given each measurement.
 
     Raises:
         ConfigError, BenchFailed, BatchClientError: as for ``find``.
@@ -149,8 +150,4 @@ async def sweep(
         budget_s=budget_s,
         transport=transport,
     )
-    done: list[Cell] = []
-    async for cell in cells(session, settings, repeat=repeat, budget_s=budget_s):
-        done.append(cell)
-        on_cell(cell)
-    return done
+    return await sweep_in(Run(session, budget_s, on_measurement), settings, repeat)

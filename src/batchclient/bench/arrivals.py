@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from batchclient.errors import ConfigError
+from batchclient import ConfigError
 
 __all__ = ["Closed", "Load", "Poisson", "check_numbers"]
 
@@ -51,29 +51,23 @@ class Poisson:
 
     Args:
         rate: calls per second on the mean, above 0.
-        burstiness: the shape of the gamma distribution of the gaps. 1 is a Poisson process; below 1
-            the arrivals come in bursts, far above 1 at even gaps. The variance of the gaps is
-            ``1 / (burstiness * rate ** 2)``.
 
     Raises:
-        ConfigError: a value is wrong.
+        ConfigError: the rate is wrong.
     """
 
     rate: float
-    burstiness: float = 1.0
 
     def __post_init__(self) -> None:
-        check_numbers(rate=[self.rate], burstiness=[self.burstiness])
+        check_numbers(rate=[self.rate])
 
     def times(self, seconds: float, seed: int) -> Iterator[float]:
         """Yield the arrivals of some seconds, ascending, from 0."""
         draw = random.Random(f"{seed}/arrivals")  # noqa: S311
-        at = 0.0
-        while True:
-            at += draw.gammavariate(self.burstiness, 1 / (self.rate * self.burstiness))
-            if at >= seconds:
-                return
+        at = draw.expovariate(self.rate)
+        while at < seconds:
             yield at
+            at += draw.expovariate(self.rate)
 
 
 Load = Closed | Poisson

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from batchclient.bench.cell import Cell, Setting
+from batchclient import ConfigError
+from batchclient.bench.measurement import Measurement, Setting
 from batchclient.bench.report import Report
 from batchclient.bench.summary import Comparison, compared, summaries_of
-from batchclient.errors import ConfigError
 
 __all__ = ["FIGURES", "Bound", "Difference", "differences", "workload_differences"]
 
 
-def _latency(share: float) -> Callable[[Cell], float | None]:
+def _latency(share: float) -> Callable[[Measurement], float | None]:
     # Where no call was answered, a caller waits for ever.
-    return lambda cell: cell.times["latency"].percentiles[share] if "latency" in cell.times else math.inf
+    return lambda each: each.times["latency"].percentiles[share] if "latency" in each.times else math.inf
 
 
-FIGURES: dict[str, Callable[[Cell], float | None]] = {
-    "goodput": lambda cell: cell.goodput,
-    "calls_per_s": lambda cell: cell.calls_per_s,
-    "tokens_per_s": lambda cell: cell.tokens_per_s,
+FIGURES: dict[str, Callable[[Measurement], float | None]] = {
+    "goodput": lambda each: each.goodput,
+    "calls_per_s": lambda each: each.calls_per_s,
+    "tokens_per_s": lambda each: each.tokens_per_s,
     "p50": _latency(0.5),
     "p95": _latency(0.95),
     "p99": _latency(0.99),
@@ -90,15 +90,15 @@ def workload_differences(first: Report, second: Report) -> list[str]:
     """
     lines = []
     for part in ("workload", "times"):
-        for name, value in first.about[part].items():
-            other = second.about[part].get(name)
-            if name != "seed" and other != value:
-                lines.append(f"{name.replace('_', ' ')}: {value} and {other}")
+        before, after = (asdict(getattr(report.about, part)) for report in (first, second))
+        for name, value in before.items():
+            if name != "seed" and after[name] != value:
+                lines.append(f"{name.replace('_', ' ')}: {value} and {after[name]}")
     if [slo.text for slo in first.slos] != [slo.text for slo in second.slos]:
         lines.append("the objectives differ")
     if first.recommendation is second.recommendation is None:
-        there = {cell.setting for cell in second.cells}
-        missing = dict.fromkeys(str(cell.setting) for cell in first.cells if cell.setting not in there)
+        there = {each.setting for each in second.measurements}
+        missing = dict.fromkeys(str(each.setting) for each in first.measurements if each.setting not in there)
         if missing:
             lines.append(f"only the first report has: {'; '.join(missing)}")
     return lines
@@ -106,9 +106,9 @@ def workload_differences(first: Report, second: Report) -> list[str]:
 
 def differences(first: Report, second: Report) -> list[Difference]:
     """Return the ratios, second to first, of every setting that both reports have."""
-    before = {summary.setting: summary for summary in summaries_of(first.cells, first.slos)}
+    before = {summary.setting: summary for summary in summaries_of(first.measurements, first.slos)}
     found = []
-    for summary in summaries_of(second.cells, second.slos):
+    for summary in summaries_of(second.measurements, second.slos):
         if (other := before.get(summary.setting)) is not None:
             for name, read in FIGURES.items():
                 if (comparison := compared(summary, other, read, paired=False)) is not None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from batchclient import ConfigError
 from batchclient._shell.descriptors import within_descriptors
-from batchclient.bench.cell import Cell, Setting, server_cells
 from batchclient.bench.intervals import Interval, spanning
+from batchclient.bench.marks import BEHIND
+from batchclient.bench.measurement import Measurement, Setting, that_count
 from batchclient.bench.search import ENOUGH_CALLS, Found, Outcome, is_clear, search, so_far
-from batchclient.bench.session import Session, Silence
+from batchclient.bench.session import Run, Session
 from batchclient.bench.slo import Slo
-from batchclient.errors import ConfigError
-from batchclient.options import Batching
 
 __all__ = ["TOO_BUSY", "Recommendation", "SearchResult", "find_in"]
 
@@ -33,7 +32,6 @@ class Recommendation:
         limit: calls in flight; ``"auto"`` where a rate was searched.
         rate: the highest arrival rate that keeps the objectives, calls per second; ``None`` where
             the limit was searched.
-        batching, preset: as for ``BatchClient``.
         why: one sentence.
         interval: of the bounded percentile at the recommended value, seconds; ``None``: no
             objective.
@@ -42,8 +40,6 @@ class Recommendation:
 
     limit: int | Literal["auto"] | None
     rate: float | None
-    batching: Batching
-    preset: str
     why: str
     interval: Interval | None
     decided: bool
@@ -57,73 +53,52 @@ class SearchResult:
         recommended: ``None``: no value keeps the objectives. A search that the budget ended
             recommends the best value so far, undecided.
         found: what was found, in the search's own words.
-        cells: all that were measured.
+        measurements: all of them.
         complete: whether the search came to its end within the budget.
     """
 
     recommended: Recommendation | None
-    found: Found | None
-    cells: tuple[Cell, ...] = field(repr=False)
+    found: Found
+    measurements: tuple[Measurement, ...] = field(repr=False)
     complete: bool = True
 
 
-async def find_in(
-    session: Session,
-    over: Literal["limit", "rate"] = "limit",
-    *,
-    most: float | None = None,
-    budget_s: float | None = None,
-    on_cell: Callable[[Cell], object] = lambda _: None,
-) -> SearchResult:
+async def find_in(run: Run, over: Literal["limit", "rate"] = "limit", *, most: float | None = None) -> SearchResult:
     """Search for the best limit or rate.
 
     Args:
-        session: the server, with its objectives.
+        run: the server, with its objectives.
         over: what is searched. A limit is searched with as many callers; a rate with the client's
             own limit.
         most: the greatest value to try; 1,024 for a limit, or as many as the process may open
             files for; 4,096 for a rate.
-        budget_s: no cell is begun that would end later, seconds.
-        on_cell: told of each cell.
 
     Raises:
         ConfigError: a rate is searched without an objective, or ``most`` is wrong.
-        BenchFailed: no call of the first cell was answered, or of two cells one after the other.
+        BenchFailed: as ``Run.measure``.
     """
-    if over == "rate" and not session.slos:
+    slos = run.session.slos
+    if over == "rate" and not slos:
         raise ConfigError("slo: a search for a rate needs an objective", field="slo")
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    longest = session.times.warm_up_s + session.times.window_s
-    measured: list[Cell] = []
-    found: Found
-    silence, seen, windows = Silence(), dict[float, Outcome](), dict[float, list[Cell]]()
-    steps = search(over, _greatest(over, most, session))
-    value = next(steps)
-    while True:
+    seen, windows = dict[float, Outcome](), dict[float, list[Measurement]]()
+    steps = search(over, _greatest(over, most, run.session))
+    value, found = next(steps), None
+    while found is None:
         of_value = windows.setdefault(value, [])
         before = len(of_value)
-        while len(of_value) < before + _MOST_WINDOWS:
-            started = loop.time()
-            if budget_s is not None and measured and started - began + longest > budget_s:
+        while not _is_enough(of_value, before, slos):
+            measured = await run.measure(_setting_of(over, value), len(of_value))
+            if measured is None:
                 found = so_far(seen)
-                recommended = _recommended(over, found, windows, session.slos)
-                return SearchResult(recommended, found, tuple(measured), complete=False)
-            cell = await session.cell(_setting_of(over, value), len(of_value))
-            silence.check_first(cell)
-            longest = max(longest, loop.time() - started)
-            measured.append(cell)
-            of_value.append(cell)
-            on_cell(cell)
-            silence.check(cell, session.slos)
-            seen[value] = _outcome_of(of_value, session.slos)
-            if _is_enough(of_value, before, session.slos):
                 break
-        try:
-            value = steps.send(seen[value])
-        except StopIteration as end:
-            found = end.value
-            return SearchResult(_recommended(over, found, windows, session.slos), found, tuple(measured))
+            of_value.append(measured)
+            seen[value] = _outcome_of(of_value, slos)
+        else:
+            try:
+                value = steps.send(seen[value])
+            except StopIteration as end:
+                found = end.value
+    return SearchResult(_recommended(over, found, windows, slos), found, tuple(run.measurements), not run.is_over)
 
 
 def _greatest(over: str, most: float | None, session: Session) -> float:
@@ -139,7 +114,7 @@ def _greatest(over: str, most: float | None, session: Session) -> float:
     return greatest if session.target.transport is not None else within_descriptors(greatest, 1, warn_below=0)
 
 
-def _is_enough(windows: Sequence[Cell], before: int, slos: Sequence[Slo]) -> bool:
+def _is_enough(windows: Sequence[Measurement], before: int, slos: Sequence[Slo]) -> bool:
     """Whether the windows of a value tell on which side of the objectives the value is.
 
     Args:
@@ -148,7 +123,9 @@ def _is_enough(windows: Sequence[Cell], before: int, slos: Sequence[Slo]) -> boo
         slos: the objectives.
     """
     look = windows[before:]
-    if len(look) == 1 and look[0].measured_the_client:
+    if len(look) == _MOST_WINDOWS:
+        return True
+    if not look or (len(look) == 1 and look[0].measured_the_client):
         return False
     outcome = _outcome_of(look, slos)
     # On the way up a window without a miss is enough; what is chosen has a second look.
@@ -162,45 +139,40 @@ def _setting_of(over: str, value: float) -> Setting:
     return Setting("fixed", concurrency=int(value)) if over == "limit" else Setting("adaptive", rate=value)
 
 
-def _outcome_of(windows: Sequence[Cell], slos: Sequence[Slo]) -> Outcome:
+def _outcome_of(windows: Sequence[Measurement], slos: Sequence[Slo]) -> Outcome:
     """Return what the windows of a value gave: those that measured the server."""
-    cells = server_cells(windows)
+    measured = that_count(windows)
     return Outcome(
-        tuple(sum(cell.slo_hits[place] for cell in cells) for place in range(len(slos))),
-        sum(cell.scheduled for cell in cells),
+        tuple(sum(each.slo_hits[place] for each in measured) for place in range(len(slos))),
+        sum(each.scheduled for each in measured),
         tuple(slo.share for slo in slos),
         # The search looks at throughput; the objectives are asked of the calls.
-        tuple(cell.calls_per_s if slos else cell.goodput for cell in cells),
-        2 * sum(cell.fell_behind for cell in cells) > len(cells),
+        tuple(each.calls_per_s if slos else each.goodput for each in measured),
+        2 * sum(each.fell_behind for each in measured) > len(measured),
     )
 
 
 def _recommended(
-    over: str, found: Found, windows: Mapping[float, Sequence[Cell]], slos: Sequence[Slo]
+    over: str, found: Found, windows: Mapping[float, Sequence[Measurement]], slos: Sequence[Slo]
 ) -> Recommendation | None:
     if found.value is None:
         return None
-    cells = server_cells(windows[found.value])
-    troubles = _troubles_of(cells)
-    interval = None
-    if slos and (figures := [cell.times[slos[0].measure] for cell in cells if slos[0].measure in cell.times]):
+    measured = that_count(windows[found.value])
+    troubles, interval = _troubles_of(measured), None
+    if slos and (figures := [each.times[slos[0].measure] for each in measured if slos[0].measure in each.times]):
         interval = spanning([each.intervals[slos[0].share] for each in figures])
-    recommendation = Recommendation(
+    return Recommendation(
         int(found.value) if over == "limit" else "auto",
         None if over == "limit" else found.value,
-        Batching(),
-        "balanced",
-        found.why,
+        f"{found.why}; but {troubles}" if troubles else found.why,
         interval,
         found.decided and not troubles,
     )
-    if troubles:
-        return replace(recommendation, why=f"{found.why}; but {troubles}")
-    return recommendation
 
 
-def _troubles_of(cells: Sequence[Cell]) -> str:
-    """Return why the cells of a value decide nothing; empty: they do."""
-    if any(cell.measured_the_client for cell in cells):
+def _troubles_of(measured: Sequence[Measurement]) -> str:
+    """Return why the measurements of a value decide nothing; empty: they do."""
+    if any(each.measured_the_client for each in measured):
         return TOO_BUSY
-    return "calls failed in these measurements" if any(cell.calls_failed for cell in cells) else ""
+    marks = dict.fromkeys(mark.name for each in measured for mark in each.disqualified_by if mark is not BEHIND)
+    return f"{' and '.join(marks)} in these measurements" if marks else ""

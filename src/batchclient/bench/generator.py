@@ -1,11 +1,11 @@
-"""The load of one cell: calls made on schedule, and what became of each.
+"""The load of one measurement: calls made on schedule, and what became of each.
 
 Rules:
 - An arrival waits for nobody. Its latency runs from its scheduled time, however late the generator
   or the client was.
-- A cell has three parts: warm-up, window, grace. The load is the same in all three. Calls that are
-  scheduled in the window are counted, and the load goes on until all of these have ended, for
-  ``grace_s`` at most. A counted call that is not back then is unanswered; it is not left out.
+- A measurement has three parts: warm-up, window, grace. The load is the same in all three. Calls
+  that are scheduled in the window are counted, and the load goes on until all of these have ended,
+  for ``grace_s`` at most. A counted call that is not back then is unanswered; it is not left out.
 - A caller of a closed load pauses after a failed call: nobody calls a dead server in a loop.
 - At the end no call is left: those under way are cancelled.
 """
@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchclient import ConfigError
 from batchclient.bench.arrivals import Closed, Load, Poisson
-from batchclient.bench.calls import Calls
-from batchclient.errors import ConfigError
+from batchclient.bench.calls import FAILED, Calls
 
 __all__ = ["Call", "Times", "Window", "generate"]
 
@@ -32,14 +32,13 @@ Call = Callable[[str, Calls, int], Awaitable[None]]
 _BEAT_S = 0.02
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 """Of a caller after a failed call: doubled until a call is answered."""
-_FAILED = 2
 _HORIZON_S = 1.0
 """How long after the end of grace the drawn arrivals reach, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The parts of a cell, seconds.
+    """The parts of a measurement, seconds.
 
     Args:
         warm_up_s: before the window.
@@ -65,7 +64,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The calls of a cell, and the part of them that counts.
+    """The calls of a measurement, and the part of them that counts.
 
     Args:
         calls: all calls, those of warm-up and grace, too.
@@ -88,26 +87,21 @@ async def generate(
     times: Times,
     seed: int,
     cpu_s: Callable[[], float] = time.process_time,
-    starts_at: float | None = None,
-    turn: tuple[int, int] = (0, 1),
 ) -> Window:
-    """Make the calls of one cell.
+    """Make the calls of one measurement.
 
     Args:
         call: makes one call.
         load: when calls are made.
         prompts: a new one for each call.
-        times: the cell's parts.
+        times: the measurement's parts.
         seed: of the arrivals.
         cpu_s: CPU seconds of this process so far.
-        starts_at: when the warm-up begins, on the event loop's clock; by default now.
-        turn: of several generators that share the arrivals of an open load: which one this is, from
-            0, and how many there are.
     """
-    return await _Cell(call, load, prompts, times, seed, cpu_s, starts_at, turn).run()
+    return await _LoadRun(call, load, prompts, times, seed, cpu_s).run()
 
 
-class _Cell:
+class _LoadRun:
     def __init__(
         self,
         call: Call,
@@ -116,8 +110,6 @@ class _Cell:
         times: Times,
         seed: int,
         cpu_s: Callable[[], float],
-        starts_at: float | None,
-        turn: tuple[int, int],
     ) -> None:
         self._call = call
         self._load = load
@@ -125,12 +117,11 @@ class _Cell:
         self._times = times
         self._seed = seed
         self._cpu_s = cpu_s
-        self._turn = turn
         self._cpu_share = 0.0
         self._lags = array("d")
         self._calls = Calls()
         self._loop = asyncio.get_running_loop()
-        self._starts = self._loop.time() if starts_at is None else starts_at
+        self._starts = self._loop.time()
         self._begins = self._starts + times.warm_up_s
         self._ends = self._begins + times.window_s
         self._open = 0
@@ -141,7 +132,6 @@ class _Cell:
         """What a call raised that it does not note: a fault of the measurement."""
 
     async def run(self) -> Window:
-        await asyncio.sleep(self._starts - self._loop.time())
         closing = self._loop.create_task(self._close())
         try:
             if isinstance(self._load, Closed):
@@ -198,7 +188,7 @@ class _Cell:
             # The next call is due as soon as its caller has the answer.
             place = self._note(self._loop.time())
             await self._one(place, next(self._prompts))
-            if self._calls.outcomes[place] == _FAILED:
+            if self._calls.outcomes[place] == FAILED:
                 await asyncio.sleep(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
@@ -206,9 +196,7 @@ class _Cell:
 
     async def _arrive(self, load: Poisson) -> None:
         length = self._ends - self._starts + self._times.grace_s + _HORIZON_S
-        first, step = self._turn
-        drawn = itertools.islice(load.times(length, self._seed), first, None, step)
-        arrivals = (self._starts + at for at in drawn)
+        arrivals = (self._starts + at for at in load.times(length, self._seed))
         # The window is not over before its last arrival is made, however late.
         self._count(+1)
         in_window, pending = True, list[float]()

@@ -1,40 +1,88 @@
-"""What makes the figures of a cell doubtful, in the words of its marks.
-
-Rules:
-- A cell whose generator or event loop was late, or whose process was busy, measured the client. The
-  cell is marked, and recommends nothing.
-- A cell in which more than 1 % of the calls failed or were not answered in time is marked, too, and
-  recommends nothing.
-- A cell of an open load in which calls arrived faster than they ended is marked, and recommends
-  nothing: a longer window would have longer latencies, without end.
-- A cell in which more than 1 % of the calls needed another attempt is marked: the client hides the
-  server's failures from its caller, and the cell does not hide them.
-"""
+"""What makes the figures of a measurement doubtful."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from batchclient.bench.calls import Calls
+from batchclient.bench.calls import ANSWERED, Calls
 from batchclient.bench.generator import Window
 from batchclient.bench.intervals import quantile
 
-__all__ = ["BEHIND", "BUSY", "CACHED", "FAILED", "LATE", "OTHERS", "RETRIED", "marks_for"]
-
-LATE = "this process was late"
-BUSY = "this process was busy"
-CACHED = "the server's prefix cache answered"
-OTHERS = "the server had other work"
-FAILED = "calls failed"
-BEHIND = "calls arrived faster than they were answered"
-RETRIED = "calls needed another attempt"
+__all__ = ["BAD", "BEHIND", "BUSY", "CACHED", "FAILED", "LATE", "MARKS", "OTHERS", "RETRIED", "Mark", "marks_for"]
 
 _LATE_S, _LATE_SHARE, _BUSY_SHARE = 0.005, 0.02, 0.85
-_HIT_SHARE = 0.01
-_FAILED_SHARE = _RETRIED_SHARE = 0.01
+_MOST = 0.01
+"""The share of calls, or of prompt tokens, from which on a mark tells it."""
 _BEHIND_SHARE, _BEHIND_ERRORS = 0.02, 3.0
 """Of a window's calls, and in standard errors: growth of the calls under way that may be chance."""
+
+
+class Mark(NamedTuple):
+    """Something seen in a measurement.
+
+    Args:
+        name: as reports and the terminal have it.
+        meaning: in a sentence or two.
+        disqualifies: whether nothing is recommended from the figures.
+    """
+
+    name: str
+    meaning: str
+    disqualifies: bool
+
+
+FAILED = Mark(
+    "calls failed",
+    "More than 1 % of the calls failed or were not answered in time. The answered ones may be those that are soon "
+    "answered: nothing is recommended from the figures.",
+    disqualifies=True,
+)
+BAD = Mark(
+    "answers were bad",
+    "More than 1 % of the answers were empty, or held back by the server. Such a server is quick for nothing: "
+    "nothing is recommended from the figures.",
+    disqualifies=True,
+)
+BEHIND = Mark(
+    "calls arrived faster than they were answered",
+    "More calls were under way at the window's end than at its begin, by more than chance: a longer window would "
+    "have longer latencies, without end. Nothing is recommended from the figures.",
+    disqualifies=True,
+)
+LATE = Mark(
+    "this process was late",
+    "Calls were handed to the client later than scheduled, or the event loop was late, by more than 5 ms and 2 % of "
+    "the median latency (99th percentile). The figures are the client's: nothing is recommended from them.",
+    disqualifies=True,
+)
+BUSY = Mark(
+    "this process was busy",
+    "The measuring process used more than 85 % of a core. The figures are the client's: nothing is recommended from "
+    "them.",
+    disqualifies=True,
+)
+RETRIED = Mark(
+    "calls needed another attempt",
+    "More than 1 % of the calls needed another request: the server failed or refused some, or took too long for "
+    "them. The time of all attempts is in the latency.",
+    disqualifies=False,
+)
+CACHED = Mark(
+    "the server's prefix cache answered",
+    "More than 1 % of the prompt tokens were found in the server's prefix cache, and no reuse was asked for. A load "
+    "of new prompts is slower.",
+    disqualifies=False,
+)
+OTHERS = Mark(
+    "the server had other work",
+    "The server had sequences running that were not part of the measurement. The figures are those of a part of the "
+    "server.",
+    disqualifies=False,
+)
+MARKS = {mark.name: mark for mark in (FAILED, BAD, BEHIND, LATE, BUSY, RETRIED, CACHED, OTHERS)}
+"""All marks by their names, in the order of a measurement."""
 
 
 def marks_for(
@@ -46,34 +94,34 @@ def marks_for(
     *,
     others: bool,
 ) -> tuple[str, ...]:
-    """Return the marks of a cell.
+    """Return the names of the marks of a measurement.
 
     Args:
         window: its calls.
         counted: the places of those that count.
         median_s: of the latency; the window's length where none is known.
         open_in_flight: calls under way on the mean of an open load; ``None``: the load is closed.
-        hit_share: of the server's prefix cache; ``None``: not told, or hits were asked for.
+        hit_share: of the server's prefix cache; ``None``: not known, or hits were asked for.
         others: whether the server worked for somebody else.
     """
-    calls, marks = window.calls, list[str]()
-    if sum(calls.outcomes[place] != 1 for place in counted) > _FAILED_SHARE * len(counted):
-        marks.append(FAILED)
-    if sum(calls.attempts[place] > 1 for place in counted) > _RETRIED_SHARE * len(counted):
-        marks.append(RETRIED)
-    latest_s = _latest_s(window, counted)
-    if latest_s > max(_LATE_S, _LATE_SHARE * median_s):
-        marks.append(LATE)
-    if window.cpu_share > _BUSY_SHARE:
-        marks.append(BUSY)
-    # Behind a late generator stands its own backlog.
-    if open_in_flight is not None and not {LATE, BUSY} & {*marks} and _falls_behind(window, counted, open_in_flight):
-        marks.append(BEHIND)
-    if hit_share is not None and hit_share > _HIT_SHARE:
-        marks.append(CACHED)
-    if others:
-        marks.append(OTHERS)
-    return tuple(marks)
+    calls = window.calls
+    answered = [place for place in counted if calls.outcomes[place] == ANSWERED]
+    is_late = _latest_s(window, counted) > max(_LATE_S, _LATE_SHARE * median_s)
+    is_busy = window.cpu_share > _BUSY_SHARE
+    seen = {
+        FAILED: len(counted) - len(answered) > _MOST * len(counted),
+        BAD: sum(calls.bad[place] for place in answered) > _MOST * len(answered),
+        # Behind a late generator stands its own backlog.
+        BEHIND: open_in_flight is not None
+        and not (is_late or is_busy)
+        and _falls_behind(window, counted, open_in_flight),
+        LATE: is_late,
+        BUSY: is_busy,
+        RETRIED: sum(calls.attempts[place] > 1 for place in counted) > _MOST * len(counted),
+        CACHED: hit_share is not None and hit_share > _MOST,
+        OTHERS: others,
+    }
+    return tuple(mark.name for mark, is_seen in seen.items() if is_seen)
 
 
 def _latest_s(window: Window, counted: Sequence[int]) -> float:

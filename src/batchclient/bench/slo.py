@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from batchclient.errors import ConfigError
+from batchclient import ConfigError
 
 __all__ = ["Measure", "Slo", "share_of", "shown_s"]
 

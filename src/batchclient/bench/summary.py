@@ -7,8 +7,7 @@ Rules:
 - A repetition that measured the client is in no figure, unless more than half of a setting's did.
 - Two settings of one sweep are compared by pairs: what slowed a whole repetition is left out.
 - Figures whose ratio may be 1 are "no difference seen".
-- Settings that measured the client recommend nothing, nor do those in which calls failed or arrived
-  faster than they were answered.
+- A setting whose figures have a mark that disqualifies is not recommended.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from batchclient.bench.cell import Cell, Setting, server_cells
 from batchclient.bench.intervals import Interval, mean_interval, ratio, spanning, wilson
+from batchclient.bench.marks import Mark
+from batchclient.bench.measurement import Measurement, Setting, that_count
 from batchclient.bench.slo import Slo
 
 __all__ = ["Comparison", "Figure", "Summary", "best_of", "compared", "keeps", "percentile", "summaries_of"]
@@ -45,16 +45,16 @@ class Summary:
 
     Args:
         setting: what was measured.
-        cells: all repetitions, in their order.
+        measurements: all repetitions, in their order.
         counted: those that the figures are of.
         calls_per_s, tokens_per_s, goodput: per second.
         slo_shares: the share of calls within each objective.
-        marks: all marks of the cells.
+        marks: all marks of the measurements.
     """
 
     setting: Setting
-    cells: tuple[Cell, ...]
-    counted: tuple[Cell, ...]
+    measurements: tuple[Measurement, ...]
+    counted: tuple[Measurement, ...]
     calls_per_s: Figure
     tokens_per_s: Figure
     goodput: Figure
@@ -64,28 +64,18 @@ class Summary:
     @property
     def measured_the_client(self) -> bool:
         """Whether the figures are the client's: more than half of the repetitions are."""
-        return any(cell.measured_the_client for cell in self.counted)
+        return any(each.measured_the_client for each in self.counted)
 
     @property
-    def calls_failed(self) -> bool:
-        """Whether too many calls of a repetition failed."""
-        return any(cell.calls_failed for cell in self.cells)
+    def disqualified_by(self) -> list[Mark]:
+        """The marks for which the setting is not recommended; empty: it may be."""
+        return list(dict.fromkeys(mark for each in self.counted for mark in each.disqualified_by))
 
     @property
     def retried_share(self) -> float:
         """The share of the calls that needed another attempt."""
-        calls = sum(cell.scheduled for cell in self.counted)
-        return sum(cell.retried for cell in self.counted) / calls if calls else 0.0
-
-    @property
-    def fell_behind(self) -> bool:
-        """Whether calls arrived faster than they ended, in at least half of the repetitions."""
-        return 2 * sum(cell.fell_behind for cell in self.counted) >= len(self.counted)
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the setting may be recommended."""
-        return not (self.measured_the_client or self.calls_failed or self.fell_behind)
+        calls = sum(each.scheduled for each in self.counted)
+        return sum(each.retried for each in self.counted) / calls if calls else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +113,11 @@ class Comparison:
         return f"no difference seen in {figure} ({self})"
 
 
-def summaries_of(cells: Iterable[Cell], slos: Sequence[Slo] = ()) -> list[Summary]:
+def summaries_of(measurements: Iterable[Measurement], slos: Sequence[Slo] = ()) -> list[Summary]:
     """Return a summary of each setting, in the order of the settings."""
-    by_setting: dict[Setting, list[Cell]] = {}
-    for cell in cells:
-        by_setting.setdefault(cell.setting, []).append(cell)
+    by_setting: dict[Setting, list[Measurement]] = {}
+    for each in measurements:
+        by_setting.setdefault(each.setting, []).append(each)
     return [_summary(setting, tuple(of_setting), slos) for setting, of_setting in sorted(by_setting.items(), key=_key)]
 
 
@@ -136,22 +126,22 @@ def _key(item: tuple[Setting, object]) -> tuple[str, float, int, int]:
     return setting.strategy, setting.rate or 0.0, setting.concurrency or 0, setting.size or 0
 
 
-def _summary(setting: Setting, cells: tuple[Cell, ...], slos: Sequence[Slo]) -> Summary:
-    counted = tuple(server_cells(cells))
-    calls = sum(cell.scheduled for cell in counted)
+def _summary(setting: Setting, measurements: tuple[Measurement, ...], slos: Sequence[Slo]) -> Summary:
+    counted = tuple(that_count(measurements))
+    calls = sum(each.scheduled for each in counted)
     shares = []
     for place in range(len(slos)):
-        hits = sum(cell.slo_hits[place] for cell in counted)
+        hits = sum(each.slo_hits[place] for each in counted)
         shares.append(Figure(hits / calls if calls else 0.0, wilson(hits, calls)))
     return Summary(
         setting,
-        cells,
+        measurements,
         counted,
-        _of_rates([cell.calls_per_s for cell in counted]),
-        _of_rates([cell.tokens_per_s for cell in counted]),
-        _of_rates([cell.goodput for cell in counted]),
+        _of_rates([each.calls_per_s for each in counted]),
+        _of_rates([each.tokens_per_s for each in counted]),
+        _of_rates([each.goodput for each in counted]),
         tuple(shares),
-        tuple(dict.fromkeys(mark for cell in cells for mark in cell.marks)),
+        tuple(dict.fromkeys(mark for each in measurements for mark in each.marks)),
     )
 
 
@@ -162,15 +152,15 @@ def _of_rates(values: Sequence[float]) -> Figure:
 
 
 def percentile(summary: Summary, name: str, share: float) -> Figure | None:
-    """Return a percentile of a time over the repetitions; ``None``: nothing told the time.
+    """Return a percentile of a time over the repetitions; ``None``: nothing tells the time.
 
     Args:
         summary: of the setting.
         name: of the time, such as ``latency``.
         share: 0.5, 0.9, 0.95, 0.99 or an objective's.
     """
-    of_cells = [cell.times[name] for cell in summary.counted if name in cell.times]
-    figures = [each for each in of_cells if share in each.percentiles]
+    of_repetitions = [each.times[name] for each in summary.counted if name in each.times]
+    figures = [each for each in of_repetitions if share in each.percentiles]
     if not figures:
         return None
     value = statistics.median(each.percentiles[share] for each in figures)
@@ -180,17 +170,12 @@ def percentile(summary: Summary, name: str, share: float) -> Figure | None:
 def best_of(summaries: Sequence[Summary], slos: Sequence[Slo] = ()) -> Summary | None:
     """Return the setting with the highest goodput that keeps all objectives; ``None``: none does.
 
-    Settings that measured the client are left out, and those in which calls failed or arrived
-    faster than they were answered.
+    Settings with a mark that disqualifies are left out.
     """
     kept = [
         summary
         for summary in summaries
-        if not summary.measured_the_client
-        and not summary.calls_failed
-        and not summary.fell_behind
-        and summary.goodput.value > 0
-        and keeps(summary, slos)
+        if not summary.disqualified_by and summary.goodput.value > 0 and keeps(summary, slos)
     ]
     return max(kept, key=lambda summary: summary.goodput.value, default=None)
 
@@ -201,19 +186,19 @@ def keeps(summary: Summary, slos: Sequence[Slo]) -> bool:
 
 
 def compared(
-    ours: Summary, theirs: Summary, figure: Callable[[Cell], float | None], *, paired: bool = True
+    ours: Summary, theirs: Summary, figure: Callable[[Measurement], float | None], *, paired: bool = True
 ) -> Comparison | None:
-    """Return the ratio of a figure of two settings; ``None``: a cell of both has no such figure.
+    """Return the ratio of a figure of two settings; ``None``: a measurement of both has no such figure.
 
     The ratio to a figure of 0 is infinite.
 
     Args:
         ours, theirs: the settings.
-        figure: reads a cell.
+        figure: reads a measurement.
         paired: whether both are of one sweep, so that equal repetitions stand next to each other.
     """
-    mine = {cell.repetition: figure(cell) for cell in ours.counted}
-    other = {cell.repetition: figure(cell) for cell in theirs.counted}
+    mine = {each.repetition: figure(each) for each in ours.counted}
+    other = {each.repetition: figure(each) for each in theirs.counted}
     if paired:
         both = sorted(mine.keys() & other.keys())
         mine, other = {each: mine[each] for each in both}, {each: other[each] for each in both}

@@ -1,26 +1,25 @@
-"""The cells of a sweep, interleaved and repeated.
+"""The measurements of a sweep, interleaved and repeated.
 
 Rules:
 - Every setting is measured once in a repetition. The order is drawn for the first repetition and
   turned round for the second, drawn anew for the third, and so on. So what changes slowly, such as
   a machine's speed, favours none of two settings each time.
-- The budget is kept within one cell.
+- The budget is kept within one measurement.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from batchclient import ConfigError
 from batchclient.bench.arrivals import check_numbers
-from batchclient.bench.cell import Cell, Setting
-from batchclient.bench.session import Session, Silence
+from batchclient.bench.measurement import Measurement, Setting
+from batchclient.bench.session import Run
 from batchclient.bench.slo import Slo
-from batchclient.bench.strategies import LISTS, STRATEGIES, has_first_tokens
-from batchclient.errors import ConfigError
+from batchclient.bench.strategies import STRATEGIES, has_first_tokens
 
-__all__ = ["cells", "check_objectives", "order_of", "settings_of"]
+__all__ = ["check_objectives", "order_of", "settings_of", "sweep_in"]
 
 
 def settings_of(
@@ -58,14 +57,14 @@ def settings_of(
         Setting(strategy, size, each, rate)
         for strategy in strategies
         for each, rate in loads
-        for size in (sizes if strategy in LISTS else (None,))
+        for size in (sizes if strategy == "lists" else (None,))
         # A list longer than the limit cannot be sent at once.
         if size is None or each is None or size <= each
     ]
 
 
 def check_objectives(slos: Sequence[Slo], strategies: Iterable[str], call: str) -> None:
-    """Refuse an objective on a time that a strategy's answers do not tell: no call would meet it.
+    """Refuse an objective on a time that a strategy's answers do not have: no call would meet it.
 
     Args:
         slos: the objectives.
@@ -73,7 +72,7 @@ def check_objectives(slos: Sequence[Slo], strategies: Iterable[str], call: str) 
         call: of the workload.
 
     Raises:
-        ConfigError: a strategy tells no first tokens.
+        ConfigError: a strategy has no first tokens.
     """
     for slo in slos:
         for strategy in strategies:
@@ -88,31 +87,19 @@ def order_of(settings: Sequence[Setting], seed: int, repetition: int) -> list[Se
     return order[::-1] if repetition % 2 else order
 
 
-async def cells(
-    session: Session, settings: Sequence[Setting], *, repeat: int = 3, budget_s: float | None = None
-) -> AsyncGenerator[Cell]:
-    """Measure settings, and yield each cell when it is done.
+async def sweep_in(run: Run, settings: Sequence[Setting], repeat: int = 3) -> list[Measurement]:
+    """Measure settings; return what was measured within the budget.
 
     Args:
-        session: the server.
+        run: the server.
         settings: to be measured.
         repeat: repetitions.
-        budget_s: no cell is begun that would end later, seconds; ``None``: all are measured.
 
     Raises:
-        BenchFailed: no call of the first cell was answered, or of two cells one after the other.
+        BenchFailed: as ``Run.measure``.
     """
-    loop = asyncio.get_running_loop()
-    began, longest = loop.time(), session.times.warm_up_s + session.times.window_s
-    silence, is_first = Silence(), True
     for repetition in range(repeat):
-        for setting in order_of(settings, session.seed, repetition):
-            started = loop.time()
-            if budget_s is not None and not is_first and started - began + longest > budget_s:
-                return
-            cell = await session.cell(setting, repetition)
-            silence.check_first(cell)
-            is_first = False
-            longest = max(longest, loop.time() - started)
-            yield cell
-            silence.check(cell, session.slos)
+        for setting in order_of(settings, run.session.seed, repetition):
+            if await run.measure(setting, repetition) is None:
+                return run.measurements
+    return run.measurements

@@ -20,8 +20,8 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
+from batchclient import ConfigError
 from batchclient.bench.arrivals import check_numbers
-from batchclient.errors import ConfigError
 
 __all__ = ["Workload"]
 

@@ -1,9 +1,9 @@
 """``batchclient bench``: the limit, the batch size and the client for this server and this load.
 
 Rules:
-- The answer goes to stdout, and each cell's line to stderr when the cell is done.
+- The answer goes to stdout, and each measurement's line to stderr when it is done.
 - A wrong command is refused before a call is sent, and before a file is touched.
-- Ctrl-C ends the measurement: finished cells are written in a report that is marked incomplete.
+- Ctrl-C ends the measurement: what is finished is written in a report that is marked incomplete.
 - No output has a prompt, an answer or a key.
 """
 
@@ -18,20 +18,19 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from batchclient import ConfigError
+from batchclient.bench import Slo, Times, Workload
 from batchclient.bench.compare import Bound, differences, workload_differences
+from batchclient.bench.html import write_page
 from batchclient.bench.report import Report, read_report
 from batchclient.bench.sweep import check_objectives
-from batchclient.bench.workload import Workload
 from batchclient.cli import _bench_options as read
-from batchclient.cli._bench_options import Question, seconds_from
-from batchclient.cli._bench_outputs import Outputs, are_one_file, write_page, writing
-from batchclient.cli._bench_run import measure
+from batchclient.cli._bench_run import Outputs, Question, are_one_file, measure, writing
 from batchclient.cli._corpus import docstrings
 from batchclient.cli._options import ApiKey, BaseUrl, Headers, Model
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._words import put
 from batchclient.cli.app import make_group
-from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
 
@@ -39,6 +38,10 @@ __all__ = ["make_bench_app"]
 
 _CORPUS = 5000
 _SEEDS = 2**31
+
+
+def _duration(help_text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar="TIME", parser=read.read_duration, help=help_text)
 
 
 class _Group(TyperGroup):
@@ -90,48 +93,53 @@ def bench(
     ] = None,
     corpus: Annotated[bool, typer.Option("--corpus", help="Prompts: docstrings of Python's library.")] = False,
     prefix_reuse: Annotated[
-        str, typer.Option(metavar="none|SHARE", help="The share of each prompt that is the same for all.")
-    ] = "none",
+        float | None,
+        typer.Option(
+            metavar="none|SHARE", parser=read.read_share, help="The share of each prompt that is the same for all."
+        ),
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of prompts, arrivals and the cells' order (default: drawn).")
+        int | None, typer.Option(metavar="N", help="Of prompts, arrivals and orders (default: drawn).")
     ] = None,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="N,N,…", help="Calls in flight, of closed loads (default 8,32,128).")
+        Any,
+        typer.Option(metavar="N,N,…", parser=read.read_numbers, help="Calls in flight (default 8,32,128)."),
     ] = None,
     sizes: Annotated[
-        str | None, typer.Option(metavar="N,N,…", help="Prompts per request, of lists and streamed (default 32).")
+        Any,
+        typer.Option(metavar="N,N,…", parser=read.read_numbers, help="Prompts per request, of lists (default 32)."),
     ] = None,
     strategies: Annotated[
         str | None,
         typer.Option(
             metavar="NAME,…",
-            help="adaptive, fixed, lists, streamed, singles, async-openai (default adaptive,lists,async-openai).",
+            help="adaptive, fixed, lists, singles, async-openai (default adaptive,lists,async-openai).",
         ),
     ] = None,
-    rate: Annotated[str | None, typer.Option(metavar="R,R,…", help="Arrivals per second, of open loads.")] = None,
+    rate: Annotated[
+        Any,
+        typer.Option(metavar="R,R,…", parser=read.read_rates, help="Arrivals per second, of open loads."),
+    ] = None,
     slo: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OBJECTIVE", help="Such as 'p95<400ms', 'ttft p99<1s', 'tpot p95<50ms'; repeatable."),
+        list[Slo] | None,
+        typer.Option(
+            metavar="OBJECTIVE",
+            parser=read.read_slo,
+            help="Such as 'p95<400ms', 'ttft p99<1s', 'tpot p95<50ms'; repeatable.",
+        ),
     ] = None,
     find: Annotated[
         Literal["limit", "rate"] | None, typer.Option(help="Search for the best one instead of a sweep.")
     ] = None,
     window: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="The length of a measurement: 30, 90s, 15m (default 30 s)."),
+        float | None, _duration("The length of a measurement: 30, 90s, 15m (default 30 s).", "--for")
     ] = None,
-    warm_up: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Before each one, not counted (default 5 s).")
-    ] = None,
-    grace: Annotated[
-        str | None, typer.Option(metavar="TIME", help="After each one, for answers to come (default 60 s).")
-    ] = None,
+    warm_up: Annotated[float | None, _duration("Before each one, not counted (default 5 s).")] = None,
+    grace: Annotated[float | None, _duration("After each one, for answers to come (default 60 s).")] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Repetitions of each cell (default 3).")
+        int | None, typer.Option(min=1, metavar="N", help="Repetitions of each measurement (default 3).")
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="No measurement is begun that would end later, such as 15m.")
-    ] = None,
+    budget: Annotated[float | None, _duration("No measurement is begun that would end later, such as 15m.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A first look, in a minute: adaptive and async-openai, 5 s each.")
     ] = False,
@@ -157,20 +165,21 @@ def bench(
         raise Refusal(f"--spread: of drawn prompts; those of {given[0]} have lengths of their own")
     if output_tokens is not None and call == "embed":
         raise Refusal("--output-tokens: --call embed generates nothing")
-    slos = read.slos_from(slo or [])
-    budget_s = None
-    if quick or budget is not None:
-        budget_s = seconds_from("--budget", "60" if budget is None else budget, may_be_zero=False)
-    times = read.times_from(window, warm_up, grace, quick=quick)
+    slos = tuple(slo or ())
+    if quick and budget is None:
+        budget = 60.0
+    defaults = (2.0, 5.0, 10.0) if quick else (5.0, 30.0, 60.0)
+    given_s = zip((warm_up, window, grace), defaults, strict=True)
+    times = Times(*(default if seconds is None else seconds for seconds, default in given_s))
     if find is None:
         if concurrency is None and rate is None:
-            concurrency = "8,32,128"
+            concurrency = [8, 32, 128]
         if strategies is None:
             strategies = "adaptive,async-openai" if quick else "adaptive,lists,async-openai"
         settings, left_out = read.settings_from(
-            slos, call, concurrency=concurrency, sizes=sizes, strategies=strategies, rate=rate
+            slos, call, concurrency=concurrency or (), sizes=sizes, strategies=strategies, rates=rate or ()
         )
-        question = Question(settings, slos, times, None, repeat or (1 if quick else 3), budget_s, left_out)
+        question = Question(settings, slos, times, None, repeat or (1 if quick else 3), budget, left_out)
     else:
         of_sweeps = {"concurrency": concurrency, "sizes": sizes, "strategies": strategies, "rate": rate}
         for option, value in {**of_sweeps, "repeat": repeat}.items():
@@ -179,7 +188,7 @@ def bench(
         if find == "rate" and not slos:
             raise Refusal("--find rate needs an objective, such as --slo 'p95<400ms'")
         check_objectives(slos, ["fixed" if find == "limit" else "adaptive"], call)
-        question = Question((), slos, times, find, budget_s=budget_s)
+        question = Question((), slos, times, find, budget_s=budget)
     texts = docstrings(_CORPUS) if corpus else None
     if prompts is not None:
         texts = read.texts_of(prompts, prompt or "{text}")
@@ -187,7 +196,7 @@ def bench(
         prompt_tokens=prompt_tokens or 256,
         output_tokens=output_tokens or 128,
         spread=spread or 0.0,
-        prefix_reuse=read.reuse_from(prefix_reuse),
+        prefix_reuse=None if prefix_reuse is None or math.isnan(prefix_reuse) else prefix_reuse,
         call=call,
         prompts=texts,
         # A server's prefix cache has the prompts of the run before.
@@ -233,12 +242,12 @@ def compare(
     unlike = workload_differences(before, after)
     if unlike and not force:
         raise Refusal(f"the workloads differ; --force compares all the same: {'; '.join(unlike)}")
-    here, there = ({cell.setting for cell in report.cells} for report in (before, after))
+    here, there = ({each.setting for each in report.measurements} for report in (before, after))
     if not here & there:
         raise Refusal("the reports have no setting in common")
     lines, is_broken = _compared(before, after, bounds)
     # A server that went away passes no pipeline, forced or not.
-    is_broken = is_broken or bool(bounds and not after.about["complete"] and here - there)
+    is_broken = is_broken or bool(bounds and not after.about.complete and here - there)
     put(*(f"different: {line}" for line in unlike), *lines)
     return Status.FAILED if is_broken else Status.OK
 
@@ -252,7 +261,7 @@ def _compared(before: Report, after: Report, bounds: Sequence[Bound]) -> tuple[l
         beyond = f"  beyond {', '.join(broken)}" if broken else ""
         lines.append(f"{each.setting}: {each.comparison.said_of(each.figure)}{beyond}")
     for name, report in (("first", before), ("second", after)):
-        if not report.about["complete"]:
+        if not report.about.complete:
             lines.append(f"the {name} report is incomplete")
     return lines, is_broken
 

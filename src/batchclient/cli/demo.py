@@ -3,8 +3,9 @@
 Rules:
 - The server is the embedded one, in a process of its own, whatever the environment says: a demo
   must not load a real server because a variable is set.
-- All calls are made at once. ``AsyncOpenAI`` has a semaphore, of three numbers: its best time
-  counts. Between its runs this client has as many, of which the middle one counts.
+- All calls are made at once. ``AsyncOpenAI`` has a process of its own, so that it does not share
+  this client's loop, and a semaphore, of three numbers: its best time counts. Between its runs this
+  client has as many, of which the middle one counts.
 - Times are compared only if the slowest run of this client was quicker than the best of
   ``AsyncOpenAI``: on a busy machine one run says nothing.
 - The content of each answer is checked.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from batchclient.bench.strategies import rival_of
+from batchclient.bench.openai_process import answers_in_process
+from batchclient.bench.strategies import Target
 from batchclient.cli._corpus import docstrings
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._signals import until_signal
@@ -40,7 +42,7 @@ class _Run:
     Args:
         requests: HTTP requests with prompts.
         seconds: from the first call to the last answer.
-        cpu_s: of this process, which is the client.
+        cpu_s: of the client's process.
     """
 
     requests: int
@@ -73,13 +75,13 @@ def demo() -> int:
 
 async def _compare(base_url: str, model: str, prompts: Sequence[str], expected: Sequence[str]) -> None:
     say(f"{len(prompts)} texts, {_TOKENS} tokens for each, all at once; this takes up to half a minute")
-    # What is loaded at the first call belongs to neither.
+    # What is loaded at the first call is no part of a run.
     await _ours(base_url, model, prompts[:1])
-    await _theirs(base_url, model, prompts[:1], 1)
     ours, theirs = [], []
     for in_flight in _IN_FLIGHT:
-        ours.append(await _timed(_ours(base_url, model, prompts), expected))
-        theirs.append(await _timed(_theirs(base_url, model, prompts, in_flight), expected))
+        ours.append(_checked(*await _ours(base_url, model, prompts), expected))
+        texts, *spent = await answers_in_process(Target(base_url, model), prompts, _TOKENS, in_flight)
+        theirs.append(_checked(texts, _Run(len(prompts), *spent), expected))
     middle = next(run for run in ours if run.seconds == median(each.seconds for each in ours))
     put(
         f"{'':27}{'requests':>9}{'seconds':>10}{'CPU seconds':>14}",
@@ -98,29 +100,17 @@ def _gain(ours: _Run, slowest_s: float, theirs: _Run) -> str:
     return f"{saved}: {times:.1f} times as fast as AsyncOpenAI at its best, for {100 * share:.0f} % of its CPU."
 
 
-async def _timed(calls: Coroutine[object, object, tuple[list[str], int]], expected: Sequence[str]) -> _Run:
-    began_at, cpu_at = time.monotonic(), time.process_time()
-    answers, requests = await calls
-    run = _Run(requests, time.monotonic() - began_at, time.process_time() - cpu_at)
+def _checked(answers: Sequence[str], run: _Run, expected: Sequence[str]) -> _Run:
     if answers != expected:
         raise Refusal("a text got an answer that is not its own", Status.FAILED)
     return run
 
 
-async def _ours(base_url: str, model: str, prompts: Sequence[str]) -> tuple[list[str], int]:
-    async with BatchClient(base_url, model=model) as client:
+async def _ours(base_url: str, model: str, prompts: Sequence[str]) -> tuple[list[str], _Run]:
+    began_at, cpu_at = time.monotonic(), time.process_time()
+    async with BatchClient(base_url, model=model, from_environment=False) as client:
         calls = [client.complete(prompt, max_tokens=_TOKENS, temperature=0) for prompt in prompts]
         answers = await asyncio.gather(*calls)
-        return [answer.text for answer in answers], client.statistics().batches
-
-
-async def _theirs(base_url: str, model: str, prompts: Sequence[str], in_flight: int) -> tuple[list[str], int]:
-    free = asyncio.Semaphore(in_flight)
-    async with rival_of(base_url, None, {}) as client:
-
-        async def label(prompt: str) -> str:
-            async with free:
-                answer = await client.completions.create(model=model, prompt=prompt, max_tokens=_TOKENS, temperature=0)
-            return answer.choices[0].text
-
-        return list(await asyncio.gather(*map(label, prompts))), len(prompts)
+        requests = client.statistics().batches
+    run = _Run(requests, time.monotonic() - began_at, time.process_time() - cpu_at)
+    return [answer.text for answer in answers], run

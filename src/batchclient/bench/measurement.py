@@ -1,7 +1,7 @@
-"""The figures of one cell: what a strategy did under a load, in one repetition.
+"""The figures of one measurement: what a strategy did under a load, in one repetition.
 
 Rules:
-- ``scheduled = answered + failed + unanswered``, in every cell.
+- ``scheduled = answered + failed + unanswered``, in every measurement.
 - Percentiles are computed from all answered calls, never from histograms. A call that failed or is
   not back has no latency, and misses every objective.
 - Throughput is that of the window: answers that came in it. Goodput counts the calls scheduled in
@@ -14,31 +14,18 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
-from batchclient.bench.calls import Calls
+from batchclient.bench.calls import ANSWERED, Calls
+from batchclient.bench.calls import FAILED as HAS_FAILED
 from batchclient.bench.generator import Window
 from batchclient.bench.intervals import Interval, quantile, quantile_interval
-from batchclient.bench.marks import BEHIND, BUSY, CACHED, FAILED, LATE, OTHERS, RETRIED, marks_for
+from batchclient.bench.marks import BEHIND, BUSY, LATE, MARKS, Mark, marks_for
 from batchclient.bench.slo import Measure, Slo
 
-__all__ = [
-    "BEHIND",
-    "BUSY",
-    "CACHED",
-    "FAILED",
-    "LATE",
-    "OTHERS",
-    "RETRIED",
-    "SHARES",
-    "Cell",
-    "Figures",
-    "Setting",
-    "cell_of",
-    "server_cells",
-]
+__all__ = ["SHARES", "Figures", "Measurement", "Setting", "measurement_of", "that_count"]
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 """The percentiles of a report, / 100."""
@@ -47,7 +34,7 @@ _RAMP_SHARE, _RAMP_S = 0.9, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a cell measures.
+    """What is measured.
 
     Args:
         strategy: the client, by its name in ``strategies``.
@@ -89,7 +76,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Measurement:
     """One setting in one repetition.
 
     Args:
@@ -99,16 +86,15 @@ class Cell:
         scheduled: calls that were to be made in the window.
         answered, unanswered: of those.
         failed: of those, by the class of the error.
-        retried: of those, the calls that more than one request carried.
         times: ``latency``, its parts ``late``, ``queued`` and ``server``, ``ttft``, ``tpot``; a
-            time that nothing told is absent.
+            time that nothing tells is absent.
         calls_per_s: answers that came in the window, per second; in a closed load in which all
             calls were answered, ``in_flight_mean`` / mean latency.
         tokens_per_s: the tokens of these calls, prompt and output.
         output_tokens_per_s: the output tokens of these calls.
         prompt_tokens_mean, output_tokens_mean: of an answered call, as the server counts.
-        ramp_s: from the cell's begin until answers came at 90 % of ``calls_per_s``, seconds;
-            ``None``: they never did.
+        ramp_s: from the beginning until answers came at 90 % of ``calls_per_s``, seconds; ``None``:
+            they never did.
         goodput: calls that met all objectives, per second of the window; without an objective all
             answered ones. In a closed load in which all calls were answered, the share of these
             calls times ``calls_per_s``.
@@ -117,12 +103,14 @@ class Cell:
         in_flight_mean: calls between their scheduled time and their end, on the mean.
         list_sizes: how many requests carried how many prompts.
         cache_hit_share: prompt tokens that the server found in its prefix cache, as a share;
-            ``None``: it did not tell.
-        client_cpu_share: CPU time of this process, as a share of a core.
-        server: what its metrics page told before and after.
-        limit_changes: of the client's own limit: seconds since the cell's begin, and the limit from
+            ``None``: it does not say.
+        client_cpu_share: CPU time of the measuring process, as a share of a core.
+        server: what its metrics page says before and after.
+        limit_changes: of the client's own limit: seconds since the beginning, and the limit from
             then on, the first one at 0; empty: the limit never changed.
-        marks: why the cell is not to be trusted; empty: nothing seen.
+        marks: the names of what makes the figures doubtful; empty: nothing seen.
+        retried: scheduled calls that more than one request carried.
+        bad: answered calls whose answer was empty or held back.
     """
 
     setting: Setting
@@ -150,21 +138,22 @@ class Cell:
     limit_changes: tuple[tuple[float, int], ...] = ()
     marks: tuple[str, ...] = ()
     retried: int = 0
+    bad: int = 0
 
     @property
     def measured_the_client(self) -> bool:
         """Whether the figures are the client's rather than the server's."""
-        return LATE in self.marks or BUSY in self.marks
-
-    @property
-    def calls_failed(self) -> bool:
-        """Whether too many calls failed or were not answered in time."""
-        return FAILED in self.marks
+        return LATE.name in self.marks or BUSY.name in self.marks
 
     @property
     def fell_behind(self) -> bool:
         """Whether calls arrived faster than they ended."""
-        return BEHIND in self.marks
+        return BEHIND.name in self.marks
+
+    @property
+    def disqualified_by(self) -> list[Mark]:
+        """The marks for which nothing is recommended from the figures."""
+        return [mark for name, mark in MARKS.items() if name in self.marks and mark.disqualifies]
 
     @property
     def without_answer(self) -> int:
@@ -172,122 +161,96 @@ class Cell:
         return self.scheduled - self.answered
 
 
-def server_cells(cells: Sequence[Cell]) -> Sequence[Cell]:
+def that_count(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
     """Return the repetitions of a setting that count: without those that measured the client.
 
     Where more than half measured the client, all count, and the setting measured the client. A
     repetition in which calls failed counts: the server failed them.
     """
-    kept = [cell for cell in cells if not cell.measured_the_client]
-    return kept if 2 * len(kept) >= len(cells) else cells
+    kept = [each for each in measurements if not each.measured_the_client]
+    return kept if 2 * len(kept) >= len(measurements) else measurements
 
 
-def cell_of(
+def measurement_of(
     setting: Setting,
     repetition: int,
     window: Window,
     slos: Sequence[Slo] = (),
     *,
-    list_sizes: dict[int, int] | None = None,
+    list_sizes: Mapping[int, int] | None = None,
     cache_hit_share: float | None = None,
-    server: dict[str, Any] | None = None,
+    server: dict[str, dict[str, float]] | None = None,
     limit_changes: Sequence[tuple[float, int]] = (),
     others: bool = False,
     prefix_reuse: bool = False,
-) -> Cell:
+) -> Measurement:
     """Return the figures of a window.
 
     Args:
         setting, repetition: what was measured.
         window: its calls.
         slos: the objectives.
-        list_sizes, cache_hit_share, server, limit_changes: see ``Cell``.
+        list_sizes, cache_hit_share, server, limit_changes: see ``Measurement``.
         others: whether the server worked for somebody else.
         prefix_reuse: whether hits in the prefix cache were asked for.
     """
-    calls = window.calls
+    calls, seconds = window.calls, window.ends - window.begins
     counted = [place for place, at in enumerate(calls.scheduled) if window.begins <= at < window.ends]
-    answered = [place for place in counted if calls.outcomes[place] == 1]
-    failed: dict[str, int] = {}
-    for place in counted:
-        if calls.outcomes[place] == 2:
-            name = calls.errors[place]
-            failed[name] = failed.get(name, 0) + 1
-    seconds = window.ends - window.begins
+    answered = [place for place in counted if calls.outcomes[place] == ANSWERED]
+    failed = Counter(calls.errors[place] for place in counted if calls.outcomes[place] == HAS_FAILED)
     times = {
         name: figures
         for name, read in _TIMES.items()
-        if (figures := _figures([read(calls, p) for p in answered], _shares(name, slos)))
+        if (figures := _figures([read(calls, place) for place in answered], _shares(name, slos)))
     }
-    came = [place for place, at in enumerate(calls.ended) if calls.outcomes[place] == 1 and _within(window, at)]
     met = [[is_met(slo, calls, place) for place in answered] for slo in slos]
     hits = tuple(map(sum, met))
     all_met = sum(map(all, zip(*met, strict=True))) if met else len(answered)
-    rates = _Rates(
-        len(came) / seconds,
-        sum(calls.prompt_tokens[place] for place in came) / seconds,
-        sum(calls.output_tokens[place] for place in came) / seconds,
-        all_met / seconds,
-    )
     in_flight = _in_flight(window)
+    came = [place for place, at in enumerate(calls.ended) if calls.outcomes[place] == ANSWERED and _within(window, at)]
+    per_s, good_per_s = len(came) / seconds, all_met / seconds
     if setting.rate is None and answered and len(answered) == len(counted):
-        rates = _by_littles_law(calls, in_flight, answered, all_met)
-    return Cell(
-        setting,
-        repetition,
-        seconds,
-        len(counted),
-        len(answered),
-        len(counted) - len(answered) - sum(failed.values()),
-        failed,
-        times,
-        rates.calls,
-        rates.prompt_tokens + rates.output_tokens,
-        rates.output_tokens,
-        _mean([calls.prompt_tokens[place] for place in answered]),
-        _mean([calls.output_tokens[place] for place in answered]),
-        _ramp_s(window, rates.calls),
-        rates.good,
-        tuple(hit / len(counted) if counted else 0.0 for hit in hits),
-        hits,
-        in_flight,
-        dict(sorted((list_sizes or {}).items())),
-        cache_hit_share,
-        window.cpu_share,
-        server or {},
-        tuple(limit_changes),
-        marks_for(
+        # Callers in flight / mean latency (Little, 1961).
+        came = answered
+        latency_s = sum(_latency(calls, place) for place in answered) / len(answered)
+        per_s = in_flight / latency_s if latency_s else 0.0
+        good_per_s = per_s * all_met / len(answered)
+    prompt_tokens = per_s * _mean([calls.prompt_tokens[place] for place in came])
+    output_tokens = per_s * _mean([calls.output_tokens[place] for place in came])
+    return Measurement(
+        setting=setting,
+        repetition=repetition,
+        window_s=seconds,
+        scheduled=len(counted),
+        answered=len(answered),
+        unanswered=len(counted) - len(answered) - failed.total(),
+        failed=dict(failed),
+        times=times,
+        calls_per_s=per_s,
+        tokens_per_s=prompt_tokens + output_tokens,
+        output_tokens_per_s=output_tokens,
+        prompt_tokens_mean=_mean([calls.prompt_tokens[place] for place in answered]),
+        output_tokens_mean=_mean([calls.output_tokens[place] for place in answered]),
+        ramp_s=_ramp_s(window, per_s),
+        goodput=good_per_s,
+        slo_shares=tuple(hit / len(counted) if counted else 0.0 for hit in hits),
+        slo_hits=hits,
+        in_flight_mean=in_flight,
+        list_sizes=dict(sorted((list_sizes or {}).items())),
+        cache_hit_share=cache_hit_share,
+        client_cpu_share=window.cpu_share,
+        server=server or {},
+        limit_changes=tuple(limit_changes),
+        marks=marks_for(
             window,
             counted,
             times["latency"].percentiles[0.5] if "latency" in times else seconds,
-            in_flight if setting.rate is not None else None,
+            None if setting.rate is None else in_flight,
             None if prefix_reuse else cache_hit_share,
             others=others,
         ),
-        sum(calls.attempts[place] > 1 for place in counted),
-    )
-
-
-class _Rates(NamedTuple):
-    """Per second: answered calls, their tokens, and the calls that met all objectives."""
-
-    calls: float
-    prompt_tokens: float
-    output_tokens: float
-    good: float
-
-
-def _by_littles_law(calls: Calls, in_flight: float, answered: Sequence[int], met: int) -> _Rates:
-    """Return the rates of a closed load: callers in flight / mean latency (Little, 1961)."""
-    latency_s = sum(_latency(calls, place) for place in answered) / len(answered)
-    if not latency_s:
-        return _Rates(0.0, 0.0, 0.0, 0.0)
-    per_s = in_flight / latency_s
-    return _Rates(
-        per_s,
-        per_s * _mean([calls.prompt_tokens[place] for place in answered]),
-        per_s * _mean([calls.output_tokens[place] for place in answered]),
-        per_s * met / len(answered),
+        retried=sum(calls.attempts[place] > 1 for place in counted),
+        bad=sum(calls.bad[place] for place in answered),
     )
 
 
@@ -337,7 +300,7 @@ _TIMES: dict[Measure | str, Callable[[Calls, int], float]] = {
 
 
 def _shares(name: str, slos: Sequence[Slo]) -> list[float]:
-    """Return the percentiles of a time that are told, / 100."""
+    """Return the percentiles of a time of a report, / 100."""
     return sorted({*SHARES, *(slo.share for slo in slos if slo.measure == name)})
 
 
@@ -357,9 +320,9 @@ def _mean(numbers: Sequence[int]) -> float:
 
 
 def _ramp_s(window: Window, per_s: float) -> float | None:
-    """Return when answers first came at 90 % of a rate, over two seconds, from the cell's begin."""
+    """Return when answers first came at 90 % of a rate, over two seconds, from the beginning."""
     calls = window.calls
-    ends = sorted(at for place, at in enumerate(calls.ended) if calls.outcomes[place] == 1 and at < window.ends)
+    ends = sorted(at for place, at in enumerate(calls.ended) if calls.outcomes[place] == ANSWERED and at < window.ends)
     wanted = max(1, math.ceil(_RAMP_SHARE * per_s * _RAMP_S))
     for last in range(wanted - 1, len(ends)):
         if ends[last] - ends[last - wanted + 1] <= _RAMP_S:
