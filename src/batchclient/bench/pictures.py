@@ -101,7 +101,7 @@ def drawn(picture: Picture, ident: str) -> str:
     style = {
         "svg.fonttype": "none", "svg.hashsalt": ident, "font.size": 9, "font.family": "sans-serif",
         "text.color": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
-        "axes.edgecolor": _FAINT, "grid.color": _FAINT, "grid.linewidth": 0.4, "axes.grid": True,
+        "axes.edgecolor": _FAINT, "grid.color": _FAINT, "grid.linewidth": 0.5, "axes.grid": True,
         "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
     }  # fmt: skip
     with mpl.rc_context(style):
