@@ -1,6 +1,7 @@
 """Which calls share a request: what a call's parameters make of it before its server is known."""
 
 import json
+from enum import IntEnum, StrEnum
 from itertools import permutations
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchclient._calls.inputs import has_media, write_messages
+from batchclient.dialects._fields import FIELDS, Role
 from batchclient.errors import ConfigError
 from tests.core import Kind, Shape
 from tests.inspection import held
@@ -27,6 +29,14 @@ def same(one, other):
     return made[0] is made[1]
 
 
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Number(IntEnum):
+    TWO = 2
+
+
 OTHER_ANSWERS = [
     ({"x": 1}, {"x": True}), ({"x": 1}, {"x": 1.0}), ({"x": 1}, {"x": "1"}), ({"x": 0}, {"x": False}),
     ({"x": 0.0}, {"x": -0.0}),
@@ -35,13 +45,16 @@ OTHER_ANSWERS = [
     ({"x": [1]}, {"x": [True]}), ({"x": {"a": 1, "b": 2}}, {"x": {"b": 2, "a": 1}}), ({"n": 1}, {"n": 2}),
     ({"seed": 1}, {}),
     ({"max_tokens": 5}, {"max_tokens": 6}), ({"cache_salt": "a"}, {"cache_salt": "b"}), ({"model": "a"}, {}),
-    ({"return_token_ids": True}, {}),
+    ({"return_token_ids": True}, {}), ({"x": 0}, {"x": None}), ({"x": ""}, {"x": []}), ({"x": []}, {"x": {}}),
+    ({"x": '1","y":"2'}, {"x": "1", "y": "2"}),
 ]
 SAME_ANSWERS = [
     ({"x": 1, "y": 2}, {"y": 2, "x": 1}), ({"user": "a"}, {"user": "b"}), ({"request_id": "a"}, {}),
     ({"stream": False}, {}),
     ({"stream": None}, {}), ({"extra_body": {"x": 1}}, {"x": 1}), ({"extra_body": {}}, {}), ({"extra_body": None}, {}),
     ({"stop": ["a"]}, {"stop": ("a",)}), ({"return_token_ids": False}, {}),
+    ({"seed": 1, "extra_body": {"seed": 2}}, {"seed": 2}),
+    ({"stop": Colour.RED, "x": Number.TWO}, {"stop": "red", "x": 2}),
 ]
 
 
@@ -53,14 +66,20 @@ def test_calls_that_ask_for_the_same_answer_share_a_shape():
     assert [pair for pair in SAME_ANSWERS if not same(*pair)] == []
 
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
-                                                                allow_infinity=False) | st.text(max_size=4)
-fields = st.dictionaries(st.sampled_from("abcd"), scalars)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+fields = st.dictionaries(st.sampled_from("abcd"), values)
 
 
 @given(fields, fields)
 def test_two_calls_share_a_shape_only_if_they_are_the_same_json(one, other):
-    assert same(one, other) == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
+    # The fields of a call are sorted, and not what is within them.
+    written = [json.dumps(sorted(each.items())) for each in (one, other)]
+    assert same(one, other) == (written[0] == written[1])
+    assert json.loads(shape_of(Kind.COMPLETION, {"extra_body": one}).body) == one | {"model": "tiny"}
 
 
 def test_models_and_forms_that_are_demanded_join_the_key():
@@ -130,6 +149,52 @@ REFUSED = [
       name in ((Kind.COMPLETION, "messages"), (Kind.COMPLETION, "stream"), (Kind.CHAT, "prompt"),
                (Kind.CHAT, "messages"), (Kind.CHAT, "stream"))),
 ]
+
+
+def of_role(role):
+    """The names of the fields that have this role."""
+    return [name for name, (its_own, why) in FIELDS.items() if its_own is role and why]
+
+
+def test_each_field_of_the_table_has_its_role():
+    """What is answered once for a request goes alone; a label of the caller's is for a lone call; ours nobody sets."""
+    for name in of_role(Role.ALONE):
+        assert [shape_of(Kind.COMPLETION, {name: value}).alone_reason for value in ({"a": 1}, None)] == [name, None]
+    for name in of_role(Role.SOLO):
+        shape, solo = Shapes().shape({name: "x", "seed": 1}, "tiny")
+        assert (json.loads(shape.body), solo) == ({"model": "tiny", "seed": 1}, f'"{name}":"x"'.encode())
+    for name in of_role(Role.OURS):
+        with pytest.raises(ConfigError) as caught:
+            shape_of(Kind.COMPLETION, {name: "x"})
+        assert caught.value.field == name
+    assert {*of_role(Role.ALONE), *of_role(Role.SOLO), *of_role(Role.OURS)} <= FIELDS.keys()
+    assert all(why for _, why in FIELDS.values())
+
+
+NO_JSON = [
+    (float("nan"), "NaN and infinity"), ({"a": [float("-inf")]}, "NaN and infinity"), (["secret", b"x"], "bytes"),
+    ({1, 2}, "set"), (object(), "object"), (["x", "\udfff"], "lone surrogate"), ({"\ud800": 1}, "lone surrogate"),
+    (10**5000, "digits"), ({(1, 2): 3}, "keys must be"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), NO_JSON, ids=lambda value: f"{type(value)}"[8:-2])
+def test_what_is_no_json_is_refused_in_words_without_its_value(value, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        shape_of(Kind.COMPLETION, as_given({"fine": 1, "guilty": value, "too": "fine"}))
+    assert caught.value.field == "guilty"
+    assert "secret" not in str(caught.value)
+
+
+def test_names_of_mixed_kinds_are_refused():
+    with pytest.raises(ConfigError):
+        shape_of(Kind.COMPLETION, {"extra_body": {"a": 1, 2: 3}})
+
+
+def test_the_callers_mappings_are_left_alone():
+    params = {"user": "u", "extra_body": {"a": 1}}
+    shape_of(Kind.COMPLETION, params)
+    assert params == {"user": "u", "extra_body": {"a": 1}}
 
 
 @pytest.mark.parametrize(("kind", "params", "field"), REFUSED, ids=str)

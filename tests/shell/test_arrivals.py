@@ -14,7 +14,6 @@ from batchclient import (
     Backoff,
     BatchClient,
     CertificateRefused,
-    ClientClosed,
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,

@@ -50,6 +50,8 @@ WRONG_PARAMETERS = {
     "max_tokens": [-1, True, "16", 1.5],
     "model": ["", 7, "\ud800"],
     "timeout_s": [0, -1, NAN, float("inf"), "5", True],
+    "priority": [True, False, 1.0, 0.0, "1", None, 101, -101],
+    "tenant": ["", 1, b"a", "x" * 257],
 }
 
 
@@ -101,7 +103,10 @@ async def test_a_wrong_argument_of_a_call_is_refused_by_name(call):
         ({"schema": around}, "schema"),
         ({"schema": reduce(lambda inner, _: [inner], range(100_000), [])}, "schema"),
     ]
-    cells += [({"extra_body": {"stream": True}}, "stream"), ({"extra_body": {"top_p": NAN}}, "top_p")]
+    cells += [
+        ({"extra_body": {name: value}}, name) for name, value in (("stream", True), ("top_p", NAN), ("tenant", 1))
+    ]
+    cells += [({"extra_body": extra}, "extra_body") for extra in ("x", 5, [("a", 1)])]
     async with make_client(server) as client:
         for named, field in cells:
             with pytest.raises(ConfigError) as caught:

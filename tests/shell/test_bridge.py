@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 import weakref
 from contextlib import closing, contextmanager
 from functools import partial

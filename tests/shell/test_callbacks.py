@@ -12,7 +12,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
 
-from batchclient import BatchClient, BatchClientError, Batching, ClientClosed, ConnectFailed, ServerFault
+from batchclient import BatchClient, BatchClientError, Batching, ClientClosed, ServerFault
 
 
 class Own(BaseException):

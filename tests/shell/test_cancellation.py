@@ -14,11 +14,9 @@ from tests.shell.scripted import (
     make_client,
     plain,
     settle,
-    stream,
-    stream_end,
 )
 
-from batchclient import AuthenticationFailed, Batching, CallAborted, Completion
+from batchclient import AuthenticationFailed, CallAborted, Completion
 from tests.core import Answered, SendBatch
 
 
@@ -115,31 +113,6 @@ async def test_the_connection_is_closed_before_the_headers_when_the_last_caller_
         await other.over.wait()
         await settle()
         assert server.states == ["cancelled"]
-        assert client.statistics().in_flight == 0
-
-
-async def test_the_connection_is_closed_mid_stream_when_the_last_caller_has_gone():
-    half_way = anyio.Event()
-
-    def answer_one_then_hang(sent):
-        return Reply(chunks=[*stream(sent, positions=[1]), half_way, *stream(sent, positions=[0, 2]), *stream_end()])
-
-    server = ScriptedTransport(answer_one_then_hang)
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        calls = start(group, client, ["a", "b", "c"])
-        await server.arrived(1)
-        await settle()
-        answered = [call for call in calls if call.answered]
-        assert len(answered) == 1
-        one, other = [call for call in calls if call.outcome is None]
-        one.scope.cancel()
-        await one.over.wait()
-        await settle()
-        assert server.states == ["open"]
-        other.scope.cancel()
-        await other.over.wait()
-        await settle()
-        assert server.states == ["closed"]
         assert client.statistics().in_flight == 0
 
 

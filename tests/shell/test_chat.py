@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from dataclasses import replace
 from typing import Generic, Optional, TypeVar
 
 import anyio
@@ -12,13 +11,10 @@ from pydantic import BaseModel, Field, field_validator
 from batchclient import (
     AnswerInvalid,
     Backoff,
-    BadRequest,
     BatchClient,
-    Batching,
     ConfigError,
     NotFound,
     Queue,
-    Usage,
 )
 from batchclient.simulator import (
     Profile,
@@ -78,22 +74,6 @@ async def gather(*calls):
 
 
 # Lists and singles -------------------------------------------------------------------------------------------------
-
-
-async def test_chats_made_together_share_a_list_and_each_has_its_own_answer():
-    client, log = make()
-    async with client:
-        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=6, temperature=0) for i in range(20)])
-        assert log.paths == ["/chat/completions/batch"]
-        assert client.statistics().list_sizes == {20: 1}
-    for i, answer in enumerate(answers):
-        assert answer.text == answer.message["content"] == answer_to(f"hi {i}", 6)
-        assert (answer.usage.completion_tokens, answer.usage.prompt_tokens_estimated, answer.output_tokens) == (
-            6,
-            True,
-            6,
-        )
-        assert answer.message["role"] == "assistant"
 
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

@@ -5,8 +5,7 @@ import contextvars
 import anyio
 import pytest
 
-from batchclient import BadRequest, BatchClient, Batching, Completion, DemuxError, ServerFault, Usage
-from batchclient.retry import Backoff
+from batchclient import BatchClient, Batching, DemuxError, Usage
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 
@@ -40,16 +39,6 @@ async def test_each_of_200_concurrent_calls_gets_its_own_answer(max_tokens):
     assert {prompt: outcomes[prompt].text for prompt in prompts} == {prompt: answer_to(prompt) for prompt in prompts}
     assert {each.streamed for each in server.sent} == {max_tokens > 4}
     assert sorted(prompt for prompts in server.prompts for prompt in prompts) == sorted(prompts)
-
-
-async def test_all_choices_of_a_call_come_in_order():
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["one", "two", "three"], n=3)
-    for prompt, completion in outcomes.items():
-        assert [choice.text for choice in completion.choices] == [answer_to(prompt, k) for k in range(3)]
-        assert [choice.index for choice in completion.choices] == [0, 1, 2]
-    assert len(server.sent) == 1
 
 
 async def test_a_server_that_ignores_n_is_asked_twice_and_then_by_one_call_in_64():

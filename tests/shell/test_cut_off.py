@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from batchclient import AdaptiveLimit, Backoff, Batching, ConnectionLost, ServerFault
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, stream
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, stream
 from tests.shell.test_complete import call_all
 from tests.shell.test_stream import piece
 

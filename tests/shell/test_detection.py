@@ -2,16 +2,13 @@
 
 import json
 import logging
-from functools import partial
 
 import anyio
 import pytest
 from tests.seams import connected
-from tests.shell.clocks import count_alive
-from tests.shell.scripted import Pages, Reply, ScriptedTransport, echo, settle, under_way
+from tests.shell.scripted import Pages, Reply, ScriptedTransport, under_way
 
-from batchclient import BatchClient, Batching, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
-from batchclient.simulator import SimulatedServer, SimulatorTransport
+from batchclient import ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
 
 FIRST_AFTER_S = 0.25
 
@@ -125,34 +122,7 @@ async def test_whatever_goes_wrong_changes_nothing_and_is_three_questions_at_mos
     assert [record for record in caplog.records if "endpoint 0 is" in record.message] == []
 
 
-async def test_a_server_that_is_loading_is_asked_again_later():
-    server, pages = ScriptedTransport(held=True), Pages({"/models": Reply(503)})
-    async with make(server, pages) as client:
-        async with anyio.create_task_group() as group:
-            group.start_soon(under_way, client, server, 100.0)
-            await anyio.sleep(2.0)
-            pages.pages = VLLM
-        assert shown(client) == ["vllm 0.32.0"]
-    assert [round(at - pages.asked_at[0]) for at in pages.asked_at] == [0, 5, 5]
-
-
 # Before the first list ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("page", "after_s", "sizes"),
-    [(TGI["/models"], 0.02, [4, 1]), (ConnectFailed("refused"), 0.0, [5]), ("hangs", 0.25, [5])],
-)
-async def test_the_first_list_waits_for_what_the_server_says_and_no_longer(page, after_s, sizes):
-    server, pages = ScriptedTransport(), Pages({**TGI, "/models": page})
-    async with make(server, pages, asks_first=True) as client:
-        started = anyio.current_time()
-        async with anyio.create_task_group() as group:
-            for number in range(5):
-                group.start_soon(client.complete, f"p{number}")
-        assert anyio.current_time() - started == pytest.approx(after_s, abs=1e-6)
-        assert sorted(map(len, server.prompts), reverse=True) == sizes
-        assert pages.asked_at[0] == started
 
 
 async def test_each_page_has_two_seconds():
@@ -202,7 +172,10 @@ async def test_a_prompt_over_the_servers_length_is_refused_here_once_it_is_known
         await client.complete([1] * 2048, truncate_prompt_tokens=100)
         await client.complete([1] * 2048, model="another")
         sent = len(server.sent)
-        await anyio.sleep(301.0)
+        await anyio.sleep(290.0)
+        with pytest.raises(ConfigError, match="2048"):
+            await client.complete([1] * 2048)
+        await anyio.sleep(11.0)
         await client.complete([1] * 2048)
         assert len(server.sent) == sent + 1, "what was said five minutes ago may be wrong"
 

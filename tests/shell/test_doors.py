@@ -13,7 +13,7 @@ from tests.shell.test_sync import make_sync
 from batchclient import (
     ConnectFailed,
     Batching,
-    BatchClient, Choice, Classification, Completion, ConfigError, Embedding, Ranking, RowCall, Score, ServerInfo,
+    Choice, Classification, Completion, ConfigError, Embedding, Ranking, RowCall, Score, ServerInfo,
     ServerLoad, SyncBatchClient, Usage, read_call,
 )  # fmt: skip
 from batchclient.simulator import EmbeddedServer

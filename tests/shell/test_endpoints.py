@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 from tests.inspection import held
-from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, make_client, settle
 
 from batchclient._settings import sending_of
-from batchclient import Server, Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
+from batchclient import BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 
 LIBRARIES = ("asyncio",)
@@ -322,31 +322,6 @@ async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
         await client.complete("second")
         # A minute is the longest, whatever it says.
         assert anyio.current_time() - start == pytest.approx(60.0, abs=0.05)
-
-
-async def test_requests_per_minute_hold_and_lists_grow():
-    server = ScriptedTransport()
-    async with make_client(server, base_url=Server("http://scripted/v1", requests_per_minute=60), limit=64) as client:
-        start = anyio.current_time()
-        answers = await client.batch_map([f"text {n}" for n in range(640)], "{}", max_tokens=4)
-        seconds = anyio.current_time() - start
-    assert len(answers) == 640
-    # Twenty lists of 32, of which six are the burst.
-    assert len(server.sent) == 20
-    assert seconds == pytest.approx(14.0, abs=0.1)
-
-
-async def test_tokens_per_minute_hold_by_the_servers_own_count():
-    server = ScriptedTransport()
-    # A prompt of 8 characters counts 8 tokens here, its answer 2; before that is known, more is expected.
-    async with make_client(server, base_url=Server("http://scripted/v1", tokens_per_minute=6000), limit=64) as client:
-        start = anyio.current_time()
-        await client.batch_map([f"text {n:03}" for n in range(1000)], "{}", max_tokens=2)
-        seconds = anyio.current_time() - start
-    used = client.statistics().prompt_tokens + client.statistics().completion_tokens
-    assert used == 10_000
-    assert seconds >= (used - 600 - 640) / 100
-    assert seconds <= 1.15 * used / 100
 
 
 async def test_of_a_server_that_is_gone_nothing_is_kept_but_its_counts():

@@ -1,6 +1,5 @@
 """Asking servers for their load, in virtual time: when it is done, when it is not, and that no call ever notices."""
 
-import dataclasses
 import logging
 
 import anyio
@@ -11,7 +10,6 @@ from tests.shell.clocks import count_alive
 from tests.shell.scripted import BUSY, MetricsPage, Reply, ScriptedTransport, settle, under_way
 
 from batchclient import (
-    AdaptiveLimit,
     BatchClient,
     Batching,
     ConfigError,
@@ -19,11 +17,6 @@ from batchclient import (
     ConnectionLost,
     ReadTimedOut,
     ResponseTooLarge,
-)
-from batchclient.simulator import (
-    PROFILES,
-    SimulatedServer,
-    SimulatorTransport,
 )
 from batchclient.transport import root_of
 

@@ -13,7 +13,6 @@ from tests.shell.test_loops import in_python
 from tests.shell.test_sync import make_sync
 
 from batchclient import ClientClosed
-from batchclient._shell.forks import ForkLock
 from batchclient.maps import map_of
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 import sniffio
 from tests.shell.clocks import VirtualLoop, run
-from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
+from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 from batchclient import ClientClosed
 from batchclient.integrations.kept_clients import KeptClients

@@ -8,7 +8,7 @@ import sniffio
 from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
-from batchclient import Queue, Batching, CallAborted, ClientClosed, Completion, DeadlineExceeded
+from batchclient import Queue, Batching, CallAborted, ClientClosed, Completion
 
 
 class Outcomes:
@@ -63,35 +63,6 @@ async def test_abort_ends_every_call_and_the_client_stays_open():
         assert client.statistics().in_flight == 0
         server.release()
         assert (await client.complete("after")).text == answer_to("after")
-
-
-async def test_drain_finishes_what_was_taken_and_takes_no_more():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=1) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        outcomes.call("flying")
-        await server.arrived(1)
-        outcomes.call("queued")
-        await settle()
-        group.start_soon(client.drain)
-        await settle()
-        with pytest.raises(ClientClosed):
-            await client.complete("late")
-        server.release()
-    assert outcomes.kinds == {"flying": Completion, "queued": Completion}
-    assert server.closed == 1
-
-
-async def test_drain_of_a_paused_client_resumes_it():
-    server = ScriptedTransport()
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        outcomes = Outcomes(client, group)
-        client.pause()
-        outcomes.call("p")
-        await settle()
-        await client.drain()
-        await settle()
-        assert outcomes.kinds == {"p": Completion}
 
 
 async def test_a_drain_that_was_given_up_can_still_be_closed():

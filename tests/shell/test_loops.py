@@ -16,7 +16,7 @@ import trio.testing
 from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
 
-from batchclient import BatchClient, ClientClosed, ConfigError
+from batchclient import ConfigError
 from batchclient._client import engine as engine_module
 from batchclient._shell.backend import AsyncioBackend
 

@@ -24,7 +24,6 @@ from batchclient import (
     RowStream,
     SyncRowStream,
 )
-from batchclient.retry import Backoff
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
 from batchclient.maps import map_of
 

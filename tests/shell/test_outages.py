@@ -8,13 +8,10 @@ import anyio
 import pytest
 
 from batchclient import (
-    AuthenticationFailed,
     Backoff,
     Batching,
     ConnectFailed,
-    DeadlineExceeded,
     Http,
-    NotFound,
     ReadTimedOut,
 )
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
@@ -22,8 +19,6 @@ from tests.shell.scripted import (
     MetricsPage,
     Reply,
     ScriptedTransport,
-    answer_to,
-    error,
     make_client,
     stream,
     stream_end,
@@ -61,26 +56,6 @@ async def test_log_and_statistics_say_why_there_is_no_connection(caplog, cause, 
             assert client.statistics().endpoints[0].reason == seen
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warned[0].endswith(f"has begun: {seen}")
-
-
-async def test_the_log_tells_an_outage_once_and_its_end_once_and_the_error_says_the_same(caplog):
-    caplog.set_level("INFO", "batchclient")
-    server = ScriptedTransport()
-    async with make_client(server) as client:
-        await client.complete("it has answered")
-        server.script = [ConnectFailed("refused")] * 4
-        before = anyio.current_time()
-        with pytest.raises(DeadlineExceeded, match="an outage of .* has lasted [0-9.]+ s: .*no connection") as caught:
-            await client.complete("late", timeout_s=2.0)
-        assert isinstance(caught.value.__cause__, ConnectFailed)
-        assert anyio.current_time() - before == pytest.approx(2.0, abs=0.1)
-        await client.complete("it waits until the server is back")
-    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warned) == 2
-    assert warned[0].endswith("has begun: no connection")
-    assert "ended after 5.5 s" in warned[1]
-    ejected = [record for record in caplog.records if "is ejected" in record.message]
-    assert [record.levelname for record in ejected] == ["INFO"]
 
 
 async def test_a_reply_whose_head_has_come_is_no_silence(caplog):

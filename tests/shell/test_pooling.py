@@ -2,7 +2,6 @@
 
 import json
 import math
-from array import array
 from dataclasses import replace
 
 import anyio
@@ -15,7 +14,6 @@ from batchclient import (
     Classification,
     ConfigError,
     DialectError,
-    Embedding,
     NotFound,
     RankedDocument,
     Usage,
@@ -66,19 +64,6 @@ async def outcomes(calls):
 
 
 # Embeddings ----------------------------------------------------------------------------------------------------------
-
-
-async def test_each_of_200_texts_gets_its_own_vector():
-    server = Recorder()
-    async with make_client(server, limit=64) as client:
-        texts = [f"text {number}" for number in range(200)]
-        answers = await outcomes([client.embed(text) for text in texts])
-    assert [answer.vector for answer in answers] == [vector_of(text) for text in texts]
-    assert all(type(answer) is Embedding and type(answer.vector) is array for answer in answers)
-    asked = server.bodies("/embeddings")
-    assert len(asked) <= 10
-    assert all(body["encoding_format"] == "base64" for body in asked)
-    assert client.statistics().in_flight == 0
 
 
 class OnlyLists(Recorder):
@@ -214,21 +199,6 @@ async def test_vectors_of_different_lengths_are_handed_to_nobody(monkeypatch):
     # The list twice, then each alone.
     assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
     assert len(server.sent) == 4
-
-
-async def test_one_text_too_long_fails_alone():
-    server = Recorder(max_model_len_tokens=64)
-    async with make_client(server) as client:
-        texts = [f"text {number}" for number in range(9)]
-        texts[4] = "much " * 100
-        answers = await outcomes([client.embed(text) for text in texts])
-        # What a refusal told is believed of no other text; one may fill the length whole.
-        with pytest.raises(BadRequest, match="64"):
-            await client.embed([5] * 65)
-        await client.embed([5] * 64)
-    assert [place for place, answer in enumerate(answers) if isinstance(answer, Exception)] == [4]
-    assert isinstance(answers[4], BadRequest)
-    assert "much" not in str(answers[4])
 
 
 # Scores and ranks ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import logging
 
 import anyio
 import pytest
-import tenacity
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, plain, settle, stream
 from tests.shell.test_complete import call_all
@@ -104,14 +103,6 @@ async def test_the_record_of_a_failed_attempt_has_class_and_status_and_no_words_
     assert "my prompt" not in record
 
 
-async def test_a_list_that_failed_is_sent_again_as_it_was():
-    server = ScriptedTransport(error(500))
-    async with make_client(server) as client:
-        outcomes = await call_all(client, ["a", "b", "c"])
-    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abc"}
-    assert [sorted(prompts) for prompts in server.prompts] == [["a", "b", "c"]] * 2
-
-
 @pytest.mark.parametrize("fault", [ConnectionLost("broke"), ReadTimedOut("silence")])
 async def test_a_stream_that_breaks_keeps_what_was_finished_and_only_the_rest_is_sent_again(fault):
     def break_off(sent):
@@ -200,17 +191,6 @@ async def test_after_all_attempts_the_last_error_has_its_cause():
             await client.complete("p")
     assert caught.value.__cause__ is cause
     assert caught.value is not fault
-
-
-async def test_tenacitys_strategies_decide():
-    server = ScriptedTransport(*[error(500)] * 10)
-    policy = TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(2))
-    async with make_client(server, retry=policy) as client:
-        before = anyio.current_time()
-        with pytest.raises(ServerFault) as caught:
-            await client.complete("p")
-        assert anyio.current_time() - before == pytest.approx(4, abs=0.05)
-    assert caught.value.attempt == 3
 
 
 def test_tenacity_gives_up_too_where_the_servers_wish_is_too_long():

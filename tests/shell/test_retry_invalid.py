@@ -9,12 +9,9 @@ from pydantic import BaseModel
 from batchclient import (
     AnswerInvalid,
     Batching,
-    BatchMapFailed,
-    ClientClosed,
     ConfigError,
     DeadlineExceeded,
     Repair,
-    ServerFault,
     SyncBatchClient,
 )
 

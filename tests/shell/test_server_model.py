@@ -7,7 +7,7 @@ import pytest
 from tests.seams import connected
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client, settle
-from tests.shell.test_detection import TGI, VLLM, models, ok
+from tests.shell.test_detection import VLLM, models, ok
 from tests.shell.test_retries import Says
 
 from batchclient import (

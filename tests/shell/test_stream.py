@@ -14,11 +14,8 @@ from batchclient import (
     Backoff,
     ConfigError,
     ConnectionLost,
-    DeadlineExceeded,
     Delta,
-    QueueFull,
     ReadTimedOut,
-    ServerFault,
     Usage,
 )
 from batchclient.simulator import (

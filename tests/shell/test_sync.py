@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import inspect
-import os
 import pickle
 import threading
 import traceback
@@ -16,7 +15,6 @@ import pytest
 import trio
 from pydantic import BaseModel, field_validator
 
-import batchclient
 from batchclient import (
     Repair,
     Batching,
@@ -26,14 +24,12 @@ from batchclient import (
     ClientClosed,
     Completion,
     ConfigError,
-    DeadlineExceeded,
-    QueueFull,
     SyncBatchClient,
 )
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.seams import bridge_of, bridged
 from tests.shell.scripted import ScriptedTransport, answer_to, error
-from tests.shell.test_bridge import NEVER_S, Calls, holds, interrupt_when, new_threads, wait_until
+from tests.shell.test_bridge import NEVER_S, Calls, holds, new_threads, wait_until
 from tests.shell.test_loops import in_python
 from tests.fakes.raw import answers_in_a_thread
 

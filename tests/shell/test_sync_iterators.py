@@ -1,23 +1,18 @@
 """Streams and maps as plain iterators: which thread runs what, what is read ahead, and what is left when one stops early."""
 
-import asyncio
 import gc
-import os
-import sqlite3
 import threading
-from contextlib import closing
 from functools import partial
 
 import anyio
 import pytest
 
-from batchclient import Batching, ClientClosed, ConfigError, ConnectionLost
+from batchclient import Batching, ConfigError
 from batchclient import sync as sync_module
 from batchclient._threads.iterators import SyncRowStream
 from tests.seams import bridge_of
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, stream
 from tests.shell.test_bridge import Calls, holds, interrupt_when, running_loop, wait_until
-from tests.shell.test_loops import in_python
 from tests.shell.test_maps import Source
 from tests.shell.test_sync import make_sync, release
 
@@ -119,12 +114,6 @@ def test_the_event_loop_has_other_turns_while_many_documents_are_opened():
     assert max(after - before for before, after in zip(opened, opened[1:])) <= 64
 
 
-def test_an_empty_source_and_an_empty_list():
-    with make_sync(ScriptedTransport()) as client:
-        assert list(client.stream_map(iter(()), "{}")) == []
-        assert client.batch_map([], "{}") == []
-
-
 def test_the_error_of_a_source_comes_after_the_rows_that_were_read():
     class Failing:
         read = 0
@@ -173,21 +162,6 @@ def test_what_is_no_iterable_of_documents_is_refused(docs):
                 call(docs, "{}")
             assert caught.value.field == "docs"
             assert ("is for BatchClient" in str(caught.value)) == hasattr(docs, "__aiter__")
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"look_ahead": 0}, "look_ahead"),
-        ({"call": "no"}, "call"),
-        ({"seed": object()}, "seed"),
-        ({"priority": 1.5}, "priority"),
-    ],
-)
-def test_wrong_arguments_of_a_map_are_refused_at_once(params, field):
-    with make_sync(ScriptedTransport()) as client, pytest.raises(ConfigError) as caught:
-        client.stream_map(["a"], "{}", **params)
-    assert caught.value.field == field
 
 
 # Maps: stopping early ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from batchclient import (
-    Queue,
     Backoff,
     BadRequest,
     BatchClient,
@@ -17,7 +16,6 @@ from batchclient import (
     ConnectFailed,
     DeadlineExceeded,
     Http,
-    QueueFull,
     SyncBatchClient,
 )
 from batchclient.simulator import Profile, SimulatedServer, SimulatorTransport
@@ -62,21 +60,6 @@ async def test_the_clients_own_timeout_is_for_calls_that_give_none():
         for given, expected in (({}, 2), ({"timeout_s": 1}, 1)):
             _, seconds = await too_late_after(client.complete("p", **given))
             assert seconds == pytest.approx(expected, abs=0.05)
-
-
-async def test_a_full_queue_refuses_calls_where_that_was_asked_for():
-    server = ScriptedTransport(held=True)
-    async with make_client(server, limit=1, queue=Queue(max_calls=2, when_full="raise")) as client:
-        async with anyio.create_task_group() as group:
-            for prompt in "abc":
-                group.start_soon(client.complete, prompt)
-                await settle()
-            with pytest.raises(QueueFull, match="max_calls=2") as caught:
-                await client.complete("d")
-            assert caught.value.retryable
-            assert caught.value.attempt == 0
-            server.release()
-    assert sum(server.prompts, []) == ["a", "b", "c"]
 
 
 async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_helps():

@@ -9,7 +9,6 @@ from batchclient import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
 from batchclient._settings import make_settings
 from batchclient._settings import PRESETS
 from batchclient.dialects import make_dialect
-from batchclient.errors import ConfigError
 
 URL = "http://localhost:8000/v1"
 
@@ -29,12 +28,6 @@ def test_the_presets_are_those_that_are_promised():
 def test_latency_waits_for_nothing():
     settings = core_of(make("latency"))
     assert (settings.linger_s, settings.refill_s, settings.refill_ratio) == (0.0, 0.0, 0.0)
-
-
-def test_an_unknown_preset_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match="latency, balanced, throughput") as caught:
-        make("fast")
-    assert caught.value.field == "preset"
 
 
 def test_an_argument_wins_over_the_preset():

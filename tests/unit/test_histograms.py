@@ -11,8 +11,6 @@ from tests.core import (
     FailureKind,
     FixedLimit,
     Retuned,
-    Scheduler,
-    SchedulerSettings,
     Submitted,
     Woke,
 )
