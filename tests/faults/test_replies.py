@@ -245,21 +245,6 @@ async def test_row_30_one_byte_at_a_time():
                 await client.complete("p", max_tokens=16, timeout_s=0.1)
 
 
-async def test_row_30_slow_events_are_no_silence():
-    async def slowly(connection):
-        heard = await connection.request()
-        await connection.write(chunked([], end=False))
-        for piece in events_of(heard):
-            # Later than the timeout in all, and no event later than it.
-            await asyncio.sleep(0.06)
-            await connection.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        await connection.write(b"0\r\n\r\n")
-
-    async with RawServer(slowly) as server, make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
-        done = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"))
-        assert [each.text for each in done] == ["<a>", "<b>"]
-
-
 async def test_row_71_one_of_four_replicas_behind_one_address_restarts(caplog):
     """One connection in four breaks: no call fails, and the address stays in use."""
     broken, replica = 0, random.Random(71)

@@ -257,16 +257,6 @@ async def test_a_split_is_no_retry_and_asks_nobody():
     assert policy.asked == [(BadRequest, 1, 0.0)]
 
 
-async def test_a_call_that_was_given_up_asks_nobody():
-    policy = Says()
-    server = ScriptedTransport(held=True)
-    async with make_client(server, retry=policy) as client:
-        with anyio.move_on_after(1):
-            await client.complete("p")
-        await settle()
-    assert policy.asked == []
-
-
 @pytest.mark.parametrize("where", ["feed", "end", "encode", "failure"])
 async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplog, monkeypatch):
     before = count_alive()

@@ -166,16 +166,6 @@ def test_an_http_client_of_ones_own_is_used_and_left_open():
     assert not own.is_closed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [({"limit": 0}, "limit"), ({"preset": "fast"}, "preset"), ({"http_client": httpx.Client()}, "http_client")],
-)
-def test_wrong_arguments_are_refused_by_name(arguments, field):
-    with pytest.raises(ConfigError) as caught:
-        SyncBatchClient("http://localhost:8000/v1", **arguments)
-    assert caught.value.field == field
-
-
 @pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy, lambda client: pickle.dumps(client.complete)])
 def test_it_says_why_it_cannot_be_sent_to_another_process(send):
     with make_sync(ScriptedTransport()) as client, pytest.raises(TypeError, match="another process"):
@@ -247,21 +237,6 @@ def test_one_bad_call_fails_for_its_own_thread_with_its_own_frames():
     for each in (one, other):
         assert [frame.name for frame in traceback.extract_tb(each.__traceback__)].count("caller_of_mine") == 1
     assert outcomes == {prompt: answer_to(prompt) for prompt in prompts[2:]}
-
-
-def test_wrong_input_is_refused_and_nothing_is_sent():
-    server = ScriptedTransport()
-    with make_sync(server) as client:
-        for call in (
-            lambda: client.complete(3.5),
-            lambda: client.stream("p", seed=object()),
-            lambda: client.batch_map(["a"], "{broken"),
-            lambda: client.complete("p", timeout_s=-1),
-        ):
-            with pytest.raises(ConfigError) as caught:
-                call()
-            assert caught.value.field
-    assert server.sent == []
 
 
 # Giving up -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """What is answered is over, whatever becomes of its body; and which statuses are answers."""
 
 import asyncio
-import json
 
 import pytest
 import trio
@@ -11,7 +10,6 @@ from tests.transport.test_one_reply_per_request import NEVER, make
 
 from batchclient import BatchClient, Batching, DialectError, Http
 from batchclient._shell.exchange import BodyTimeouts
-from batchclient.types import Usage
 
 QUIET = {"probe": False}
 
@@ -79,50 +77,6 @@ def test_on_trio_closing_waits_for_no_body(monkeypatch):
 
     with answers_in_a_thread(on_request=endless()) as url:
         trio.run(main, url)
-
-
-async def test_a_reply_that_breaks_after_its_last_answer_is_whole(backend):
-    async def on_request(heard, reader, writer, server):
-        writer.write(chunked(events_of(heard), end=False))
-        return True
-
-    async with RawServer(on_request=on_request) as server, make(server, backend) as client:
-        for number in range(6):
-            assert (await client.complete(f"{number}", max_tokens=16)).attempts == 1
-        assert client.statistics().endpoints[0].state == "healthy"
-
-
-def without_usage(heard, *, last):
-    """As servers that count once: no usage beside the choices, one after the last of them."""
-    events = []
-    for payload in events_of(heard)[:-1]:
-        event = json.loads(payload.removeprefix(b"data: "))
-        del event["usage"]
-        events.append(b"data: " + json.dumps(event).encode() + b"\n\n")
-    usage = {"id": "1", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
-    return [*events, b"data: " + json.dumps(usage).encode() + b"\n\n"] if last else events
-
-
-@pytest.mark.parametrize("last", [True, False], ids=["usage", "no usage"])
-async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last, monkeypatch):
-    """Without ``[DONE]`` and without an end."""
-    with_runners(monkeypatch, body_timeouts=BodyTimeouts(usage_s=0.05, end_s=3600.0))
-
-    async def on_request(heard, reader, writer, server):
-        events = without_usage(heard, last=last)
-        writer.write(chunked(events[:2], end=False))
-        await writer.drain()
-        for event in events[2:]:
-            for _ in range(20):
-                await asyncio.sleep(0)
-            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-        await reader.read()
-        return True
-
-    async with RawServer(on_request=on_request) as server, make(server, backend, dialect="openai", **QUIET) as client:
-        stream = client.stream("p", max_tokens=16)
-        text = "".join([delta.text async for delta in stream])
-        assert (text, stream.completion.usage) == ("<p>", Usage(3, 2) if last else None)
 
 
 async def test_every_2xx_is_an_answer(backend):
