@@ -1,14 +1,46 @@
-"""What the fuzzers share: their command line, many seeds on all cores, and a run in which nothing fails unseen."""
+"""What the fuzzers share: their command line, many seeds on all cores, a run in which nothing fails unseen, and what it came to."""
 
 import argparse
 import asyncio
 import contextlib
 import logging
 import os
+import time
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from traceback import extract_tb
 
-__all__ = ["guarded", "on_all_cores", "options", "replayable"]
+from batchclient import Backoff
+
+__all__ = ["Outcome", "SeededPolicy", "guarded", "options", "replay", "replayable", "search"]
+
+
+@dataclass
+class Outcome:
+    """What one run came to.
+
+    Args:
+        seed: its seed.
+        wrong: what was wrong, in the order in which it was seen; empty if nothing was.
+        about: what the run was of, in a few words.
+        transcript: everything that happened.
+    """
+
+    seed: int
+    wrong: list
+    about: str = ""
+    transcript: list = field(default_factory=list, repr=False)
+
+
+class SeededPolicy:
+    """The default retry policy with its jitter from a seed."""
+
+    def __init__(self, rng, **backoff):
+        self._backoff = Backoff(**backoff)
+        self._rng = rng
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return self._backoff.decide(failure, attempt, elapsed_s, self._rng)
 
 
 def options(doc, seeds, **more):
@@ -22,12 +54,35 @@ def options(doc, seeds, **more):
     return parser.parse_args()
 
 
-def on_all_cores(run_seeds, first, seeds, at_a_time):
-    """What ``run_seeds(range)`` returns, of so many seeds at a time, in the order in which they end."""
-    last = first + seeds
+def replay(outcome):
+    """Show one run; return the exit status."""
+    for line in outcome.transcript:
+        print(*line)
+    for each in outcome.wrong:
+        print("WRONG:", each)
+    print(f"seed {outcome.seed}: {outcome.about}")
+    return 1 if outcome.wrong else 0
+
+
+def search(name, run_seeds, first, seeds, at_a_time, take=lambda outcome: None):
+    """Run many seeds on all cores; show what was wrong, and the command that shows all of it; return how many were.
+
+    Args:
+        name: of the fuzzer's module.
+        run_seeds: what it returns of a range are outcomes; ``take`` gets each of them.
+        at_a_time: how long the ranges are.
+    """
+    began, failed, last = time.perf_counter(), 0, first + seeds
     slices = [range(start, min(start + at_a_time, last)) for start in range(first, last, at_a_time)]
     with get_context("spawn").Pool(os.cpu_count()) as pool:
-        yield from pool.imap_unordered(run_seeds, slices)
+        for outcome in (each for outcomes in pool.imap_unordered(run_seeds, slices) for each in outcomes):
+            take(outcome)
+            if outcome.wrong:
+                failed += 1
+                print(f"seed {outcome.seed}: {outcome.about}: {outcome.wrong[0]}")
+                print(f"  to see it again: python -m tests.{name} --seed {outcome.seed}", flush=True)
+    print(f"{seeds} seeds in {time.perf_counter() - began:.0f} s; {failed} failed")
+    return failed
 
 
 def replayable(run_seed, seeds):

@@ -1,6 +1,5 @@
 """A user's own code below the client raises anything: to the caller it is the network's failure, and is tried again."""
 
-import asyncio
 import ssl
 
 import anyio

@@ -1,7 +1,6 @@
 """The blocking drop-in: threads share requests, answers and errors are openai's."""
 
 import gc
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.fakes.raw import (
     response,
     says,
 )
-from tests.seams import connected, with_runners
+from tests.seams import with_runners
 
 from batchclient import (
     Batching,

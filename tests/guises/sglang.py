@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field
 
 from batchclient.simulator.guise import Guise, Reply, Route, ServerView, json_reply
 from batchclient.simulator.replies import ChatWriter, EmbeddingWriter, OpenAIWriter, Writer
@@ -29,7 +29,6 @@ from batchclient.simulator.requests import (
     Limits,
     RankRequest,
     Sampling,
-    Texts,
     read,
 )
 from batchclient.simulator.text import Generation, Prompt, token_id, token_ids

@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from batchclient._client import connections
-from batchclient import Queue, Backoff, ConfigError, Http
+from batchclient import Queue, Backoff, ConfigError
 from batchclient.dialects._dialect import Dialect
-from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.guises import GUISES
 

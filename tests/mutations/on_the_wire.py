@@ -1,9 +1,8 @@
 """What goes wrong with the bytes of a reply: on the wire, in its headers, and where the next reply begins."""
 
 from bisect import bisect
-from dataclasses import replace
 
-from tests.mutations.framing import frame, head_of
+from tests.mutations.framing import head_of
 from tests.mutations.mutation import (
     SHORT_S,
     Mutation,

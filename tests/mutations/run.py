@@ -8,15 +8,13 @@ What must hold:
 """
 
 import asyncio
-import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from traceback import extract_tb
 
-from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded, Http
+from batchclient import BatchClientError, DeadlineExceeded, Http
 from tests.core import Kind
 from batchclient.integrations.form import WireCalls, make_calls
-from tests.fuzz import guarded, replayable
+from tests.fuzz import Outcome, SeededPolicy, guarded, replayable
 from tests.mutations.answers import foreign, prompt_of, right_answer, text_told
 from tests.mutations.cases import all_cases
 from tests.mutations.mutate import draw
@@ -24,7 +22,7 @@ from tests.mutations.server import Server, whole
 from tests.mutations.sockets import PairLoop, on_the_loops_clock
 from tests.seams import connected
 
-__all__ = ["Outcome", "World", "run_seed", "run_seeds", "run_world"]
+__all__ = ["World", "run_seed", "run_seeds", "run_world"]
 
 _TIMEOUT_S = 120.0
 _SHORT_TIMEOUT_S = 2.0
@@ -38,35 +36,10 @@ _PAUSE_S = 2.5
 
 
 @dataclass
-class Outcome:
-    """What one run came to.
+class Mutated(Outcome):
+    """Also the kind of mutation."""
 
-    Args:
-        seed: its seed.
-        case: the reply's name.
-        mutation: what was done to it.
-        kind: of mutation.
-        wrong: what was wrong; empty if nothing was.
-        transcript: everything that was said.
-    """
-
-    seed: int
-    case: str
-    mutation: str
-    kind: str
-    wrong: list
-    transcript: list = field(repr=False)
-
-
-class _Policy:
-    """The default policy with its jitter from the seed."""
-
-    def __init__(self, rng):
-        self._backoff = Backoff()
-        self._rng = rng
-
-    def decide(self, failure, attempt, elapsed_s, rng):
-        return self._backoff.decide(failure, attempt, elapsed_s, self._rng)
+    kind: str = ""
 
 
 class World:
@@ -101,7 +74,7 @@ class World:
             "http://127.0.0.1:8000/v1",
             model=self.case.model,
             dialect=self.case.dialect,
-            retry=_Policy(self.rng),
+            retry=SeededPolicy(self.rng),
             http=Http(backend=self.backend, read_timeout_s=_READ_TIMEOUT_S),
             timeout_s=self.timeout_s,
             probe=False,
@@ -253,7 +226,8 @@ def run_seed(seed):
     world = run_world(World(case, rng, draw, backend, warm=rng.choice((0, 0, 1)), timeout_s=timeout_s))
     what, kind = (world.mutation.what, world.mutation.kind) if world.mutation is not None else ("none", "none")
     way = backend or "connections of our own"
-    return Outcome(seed, f"{case.name} as {case.dialect} by {way}", what, kind, world.wrong, world.transcript)
+    about = f"{case.name} as {case.dialect} by {way}: {what}"
+    return Mutated(seed, world.wrong, about, world.transcript, kind)
 
 
 def run_seeds(seeds):

@@ -6,7 +6,7 @@
 import asyncio
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from tests.guises import GUISES

@@ -4,7 +4,6 @@ What one end writes can be read at the other at once. So time may jump whenever 
 The direct way and httpx, their parsers and pools are the real ones.
 """
 
-import asyncio
 import socket
 import time
 from contextlib import contextmanager

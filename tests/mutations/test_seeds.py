@@ -15,7 +15,7 @@ AT_A_TIME = 50
 def test_no_reply_costs_a_caller_its_answer_or_gives_it_anothers(first):
     for seed in range(first, first + AT_A_TIME):
         outcome = run_seed(seed)
-        told = f"{outcome.case}: {outcome.mutation}: {'; '.join(outcome.wrong)}"
+        told = f"{outcome.about}: {'; '.join(outcome.wrong)}"
         assert not outcome.wrong, f"{told}; to see it again: python -m tests.mutations --seed {seed}"
 
 

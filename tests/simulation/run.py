@@ -6,19 +6,17 @@
 import asyncio
 import hashlib
 import json
-import logging
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 from traceback import extract_tb
 
-from batchclient import Backoff
 from batchclient import Server as Address
 from tests.core import RequestState
 from batchclient._settings import sending_of
 from batchclient.client import BatchClient
-from tests.fuzz import guarded, replayable
+from tests.fuzz import Outcome, SeededPolicy, guarded, replayable
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import answer_to
 from tests.simulation.ends import check_call, check_histograms, check_nothing_is_left
@@ -27,30 +25,17 @@ from tests.simulation.plan import CallPlan, make_plan, make_server_plan
 from tests.simulation.server import Server
 from tests.simulation.watch import WatchedCore
 
-__all__ = ["Outcome", "run_seed", "run_seeds"]
+__all__ = ["run_seed", "run_seeds"]
 
 _BY_THE_USER = [RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT]
 
 
 @dataclass
-class Outcome:
-    """What one run came to.
+class Run(Outcome):
+    """Also how often each (fault, state) was met, and a digest of all that happened: the same for the same seed."""
 
-    Args:
-        seed: its seed.
-        wrong: what was wrong, in the order in which it was seen; empty if nothing was.
-        met: how often each (fault, state) was met.
-        calls: how many calls were made.
-        digest: of everything that went into the core and came out of it; the same for the same seed.
-        transcript: the same in full.
-    """
-
-    seed: int
-    wrong: list
-    met: Counter
-    calls: int
-    digest: str
-    transcript: list = field(repr=False)
+    met: Counter = field(default_factory=Counter)
+    digest: str = ""
 
 
 @dataclass
@@ -69,17 +54,6 @@ class Call:
     hits: Counter = field(default_factory=Counter)
     refused_alone: bool = False
     cancelled: bool = False
-
-
-class _Policy:
-    """The default policy with its jitter from the seed."""
-
-    def __init__(self, max_attempts, rng):
-        self._backoff = Backoff(max_attempts=max_attempts)
-        self._rng = rng
-
-    def decide(self, failure, attempt, elapsed_s, rng):
-        return self._backoff.decide(failure, attempt, elapsed_s, self._rng)
 
 
 class World:
@@ -201,7 +175,7 @@ class World:
         client = BatchClient(
             [Address(url, requests_per_minute=plan.requests_per_minute) for url in self.servers],
             model="m",
-            retry=_Policy(plan.max_attempts, Random(plan.seed)),
+            retry=SeededPolicy(Random(plan.seed), max_attempts=plan.max_attempts),
             **{**plan.settings, "http": sending_of(plan.settings["http"], transport=lambda url, _: self.servers[url])},
         )
         # The one seam that is no argument: nobody else stands between the shell and the core.
@@ -367,7 +341,8 @@ def run_seed(seed):
     guarded(world, WatchedLoop, world.run)
     transcript = world.watch.transcript if world.watch is not None else []
     digest = hashlib.sha256(repr(transcript).encode()).hexdigest()[:16]
-    return Outcome(seed, world.wrong, world.met, len(world.calls), digest, transcript)
+    about = f"{len(world.calls)} calls, digest {digest}"
+    return Run(seed, world.wrong, about, transcript, world.met, digest)
 
 
 def run_seeds(seeds):

@@ -19,6 +19,7 @@ from dataclasses import replace
 from random import Random
 from traceback import extract_tb
 
+from tests.fuzz import Outcome
 from tests.seams import connected
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import Answer, MetricsPage, Pages, Reply, ScriptedTransport, echo, error, stream
@@ -298,13 +299,13 @@ class _Policy:
 
 
 def run_seed(seed):
-    """Raise one storm; return what was wrong."""
-    return run_seeds([seed])[seed]
+    """Raise one storm."""
+    return run_seeds([seed])[0]
 
 
 def run_seeds(seeds):
-    """Raise several storms; return what was wrong in each. What is forgotten is told at the last: only then garbage is collected."""
-    wrong, forgotten = {}, []
+    """Raise several storms. What is forgotten is told of the last: only then garbage is collected."""
+    storms, forgotten = [], []
     log, unraisable = logging.getLogger("batchclient"), sys.unraisablehook
     # Much is said of what a user's function raises.
     before, log.disabled = log.disabled, True
@@ -314,13 +315,13 @@ def run_seeds(seeds):
             warnings.simplefilter("error")
             for seed in seeds:
                 faulthandler.dump_traceback_later(_LONGEST_REAL_S, exit=True, file=sys.__stderr__)
-                wrong[seed] = _run(World(seed))
+                storms.append(Outcome(seed, _run(World(seed)), "a storm"))
             gc.collect()
     finally:
         faulthandler.cancel_dump_traceback_later()
         sys.unraisablehook, log.disabled = unraisable, before
-    wrong[seed] += forgotten
-    return wrong
+    storms[-1].wrong += forgotten
+    return storms
 
 
 def _run(world):

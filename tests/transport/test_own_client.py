@@ -15,7 +15,6 @@ from batchclient import (
     ConnectFailed,
     ConnectionLost,
     DialectError,
-    Http,
     ReadTimedOut,
 )
 
