@@ -6,13 +6,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import redis as redis_py
 from tests.redis import commands
 from tests.redis.redis_server import program
+from tests.redis.test_commands import wait_for
 
 from batchclient.simulator import EmbeddedServer
 
@@ -21,14 +21,6 @@ LONGEST_S = 120.0
 PAGE = (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
 SERVICES, ENQUEUE, DEAD, MOVE = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (PROGRAM,) = re.findall(r"^```py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
-def wait_for(condition):
-    until = time.monotonic() + 60
-    while not (value := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return value
 
 
 def test_the_page(shared_server, tmp_path):

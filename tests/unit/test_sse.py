@@ -1,6 +1,5 @@
 """Server-sent events, whatever the split points."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,18 +82,3 @@ def test_a_cr_may_turn_out_to_be_half_of_a_crlf():
     assert stream.feed(b"data: a\r") == []
     assert stream.feed(b"\n\r") == [b"a"]
     assert stream.feed(b"\ndata: b\n\n") == [b"b"]
-
-
-@pytest.mark.parametrize(
-    "piece", [b"data: " + b"x" * 100, b"data:\n" * 100], ids=["an endless line", "endless lines of one event"]
-)
-def test_what_has_no_end_costs_no_more_than_its_length(piece):
-    """Four million bytes; joined anew at every piece they would take minutes."""
-    import time
-
-    stream = EventStream()
-    began = time.process_time()
-    for _ in range(4_000_000 // len(piece)):
-        assert stream.feed(piece) == []
-    assert time.process_time() - began < 10
-    assert len(stream.feed(b"\n") + stream.feed(b"\n")) == 1
