@@ -172,7 +172,7 @@ def test_an_endpoint_that_answered_once_is_waited_for_whatever_the_policy_says()
     play.submit(a) >> Woke() << ["send a"]
     play >> answered(a) << ["resolve a"]
     play.at(1.0).submit(b) >> Woke() << ["send b"]
-    for time, pause in ((2.0, 0.5), (4.0, 1.0), (8.0, 2.0), (16.0, 2.0)):
+    for time, pause in ((2.0, 0.5), (4.0, 1.0), (8.0, 1.0), (16.0, 1.0)):
         play.at(time) >> failed(b, FailureKind.NOT_SENT, delay=None) << []
         assert play.wakes_at == time + pause
         play.at(time + pause) >> Woke() << ["send b"]

@@ -254,11 +254,11 @@ def test_a_server_is_away_when_a_gateway_says_so_to_seventeen_in_a_row(status):
         "an outage of endpoint 0 has begun: 17 failures in a row, the last: a gateway that reaches no server"
     )
     # One call finds out, first one that has not failed there; none uses up an attempt, whatever the policy says.
-    for at, probe, pause in ((20.5, w, 1.0), (21.5, called[16], 2.0), (23.5, called[16], 2.0)):
+    for at, probe, pause in ((20.5, w, 1.0), (21.5, called[16], 1.0), (22.5, called[16], 1.0)):
         play.at(at) >> Woke() << [f"send {probe.waiter}"]
         play >> told(probe, status, delay=None) << []
         assert play.wakes_at == at + pause
-    play.at(25.5) >> Woke() << ["send c16"]
+    play.at(23.5) >> Woke() << ["send c16"]
     assert play.last.failures == 0
     play >> answered(called[16]) << ["resolve c16", "send w"]
     assert (play.last.failures, play.endpoints[0].state) == (0, "recovering")

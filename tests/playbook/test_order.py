@@ -217,3 +217,15 @@ def test_where_times_vary_nothing_is_refused():
         play.at(play.now + (0.2 if i % 2 else 2.0)) >> answered(call) << [f"resolve seen{i}"]
     (call,) = calls("call", of, deadline=play.now + 0.1)
     play.submit(call) >> Woke() << ["send call"]
+
+
+def test_what_a_silence_took_makes_no_call_hopeless():
+    """Calls given up at their deadlines took longer: nobody knows by how much, and the server may be back any moment."""
+    of = shape()
+    play = learnt(0.5, of, max_size=1)
+    for number in range(30):
+        (lost,) = calls(f"lost{number}", of, deadline=play.now + 10.0)
+        play.submit(lost) >> Woke() << [f"send lost{number}"]
+        play.at(lost.deadline) >> Woke()
+        play >> failed(lost, FailureKind.REFUSED)
+    play.submit(*calls("waited", of, deadline=play.now + 5.0)) >> Woke() << ["send waited"]

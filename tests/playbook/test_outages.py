@@ -53,10 +53,10 @@ def probe_after_a_slow_one(play):
     play.at(24.5) >> Woke() << ["send b"]
 
 
-def test_probes_go_at_growing_pauses_of_two_seconds_at_most_until_patience_ends():
+def test_probes_go_at_growing_pauses_of_a_second_at_most_until_patience_ends():
     play, _ = vanished("a b c", outage_patience_s=SchedulerSettings().outage_patience_s)
     probes = refuse(play, 60.9)
-    assert probes == [1.5, 2.5, *(4.5 + 2 * number for number in range(29))]
+    assert probes == [1.5, *(2.5 + number for number in range(59))]
     assert {len(batch.requests) for batch in play.sent[2:]} == {1}
     assert (play.queued, play.failed) == (3, 0)
     play.at(61.0) >> Woke() << ["reject a b c: ConnectFailed"]

@@ -71,7 +71,7 @@ def test_a_call_that_waited_for_a_server_that_is_gone_says_so_and_not_that_the_q
     error = story.errors["late"]
     assert error.message == (
         "the call's timeout_s passed in the queue: 4 s in the queue;"
-        " an outage of http://one:8000/v1 has lasted 6 s: 4 failures in a row, the last: no connection"
+        " an outage of http://one:8000/v1 has lasted 6 s: 5 failures in a row, the last: no connection"
     )
     assert isinstance(error, DeadlineExceeded)
     assert isinstance(error.__cause__, ConnectFailed)
@@ -80,7 +80,7 @@ def test_a_call_that_waited_for_a_server_that_is_gone_says_so_and_not_that_the_q
 def test_an_outage_is_warned_of_once_when_it_begins_and_once_when_it_ends():
     story, second = gone()
     assert story.warned == ["an outage of http://one:8000/v1 has begun: no connection"]
-    refuse_until(story, 13.0)
+    refuse_until(story, 12.0)
     assert len(story.warned) == 1
     story.at(14.5) >> Woke() >> answered(second)
     assert story.warned[1:] == [f"an outage of {URL} ended after 4.5 s: {THRICE}"]
@@ -92,7 +92,7 @@ def test_the_statistics_say_the_same_sentence_while_it_lasts():
     story, second = gone()
     story.at(10.25) >> Woke()
     assert story.endpoints[0].outage == "an outage of http://one:8000/v1 has lasted 0.25 s: no connection"
-    refuse_until(story, 13.0)
+    refuse_until(story, 12.0)
     assert story.endpoints[0].outage == f"an outage of {URL} has lasted 1.5 s: {THRICE}"
     story.at(14.5) >> Woke() >> answered(second)
     assert story.endpoints[0].outage == ""
@@ -104,7 +104,7 @@ def test_who_waits_says_for_which_server_and_since_when():
     assert repr(story.scheduler) == (
         f"<Scheduler: 1 queued, 0 waiting, 0 in flight; an outage of {URL} has lasted 0.25 s: no connection>"
     )
-    refuse_until(story, 13.0)
+    refuse_until(story, 12.0)
     story.at(14.5) >> Woke() >> answered(second)
     assert repr(story.scheduler) == "<Scheduler: 0 queued, 0 waiting, 0 in flight>"
 
@@ -134,8 +134,8 @@ def test_every_beginning_is_told_in_the_words_that_one_search_finds():
 def test_an_ejection_is_told_once_per_outage_however_many_probes_fail():
     story, second = gone()
     refuse_until(story, 14.0)
-    # Probes at 10.5, 11.5 and 13.5 were refused.
-    assert second.attempts == 4
+    # Probes at 10.5, 11.5, 12.5 and 13.5 were refused.
+    assert second.attempts == 5
     assert story.states == [(10.0, "ejected")]
     story.at(17.5) >> Woke() >> answered(second)
     assert story.states[1:] == [(17.5, "recovering")]
@@ -167,7 +167,7 @@ def test_an_outage_that_is_over_but_took_the_calls_time_is_told():
     story, second = gone(limit=1, max_size=1)
     (late,) = calls("late", deadline=15.0)
     story.at(11.0).submit(late)
-    refuse_until(story, 13.0)
+    refuse_until(story, 12.0)
     story.at(14.5) >> Woke()
     story >> answered(second)
     story.at(15.0) >> Woke()

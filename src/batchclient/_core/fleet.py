@@ -293,6 +293,9 @@ class Fleet:
         reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
             self._adjustments.note_list_cap(endpoint, kind, cap, reason, now)
+        if event.server is not None:
+            for pace in endpoint.paces.values():
+                pace.trust()
         endpoint.slots = event.slots
         endpoint.limit.on_known(event.slots, now)
         self._adjustments.note_limit(endpoint, now)
@@ -301,16 +304,20 @@ class Fleet:
         """Look how a stranger's list goes; one that takes too long is ended, and its calls go singly."""
         batch = proof.batch
         endpoint, kind, served = self.by_id[batch.endpoint], batch.shape.kind, proof.verdict(now)
-        if served is None and batch.id in endpoint.open:
+        is_open = batch.id in endpoint.open
+        if is_open and (served is None or (proof.is_judged and now < proof.due_at)):
             return
-        cap = endpoint.abilities.list_cap(now, kind)
-        endpoint.abilities.proof = None
-        if served is not None:
+        if served is not None and not proof.is_judged:
+            cap = endpoint.abilities.list_cap(now, kind)
             endpoint.abilities.of(kind).judge_lists(now, at_once=served)
-        self._adjustments.note_list_cap(endpoint, kind, cap, "it serves a list's prompts one after another", now)
-        if served is False and batch.unanswered and not batch.aborting:
-            batch.moving = True
-            self._abort(batch)
+            reason = "it serves a list's prompts one after another"
+            self._adjustments.note_list_cap(endpoint, kind, cap, reason, now)
+            proof.is_judged = True
+        if not is_open or served or now >= proof.due_at:
+            endpoint.abilities.proof = None
+            if is_open and not served and not batch.aborting:
+                batch.moving = True
+                self._abort(batch)
 
     def remove(self, event: EndpointRemoved, now: float) -> None:
         """Send an endpoint nothing more; without ``drain``, end its batches."""

@@ -105,6 +105,22 @@ def test_half_a_minute_after_that_time_it_is_the_first_again():
     assert refuse(limit, 81.2, 100, retry_after_s=10.0), "sent at 81.1, and the wait was over at 51.2"
 
 
+def test_where_twice_as_many_were_taken_within_a_minute_a_refusal_is_not_about_load():
+    """A gateway counts calls a second. When its server is fast few are in flight, and some are refused all the same."""
+    limit = given(100)
+    answer(limit, 1.0, 90)
+    assert not refuse(limit, 30.0, 44)
+    assert refuse(limit, 30.0, 45)
+    limit = given(100)
+    answer(limit, 1.0, 90)
+    assert not refuse(limit, 60.0, 44)
+    assert refuse(limit, 60.2, 44), "they were taken at 0.0, and this one was sent at 60.1"
+    limit = given(100)
+    answer(limit, 1.0, 90)
+    answer(limit, 62.0, 30)
+    assert refuse(limit, 62.2, 44), "a minute has passed since: 30 are the most"
+
+
 # How a bound ends ---------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ Rules:
 - Lists are proved if three quarters of the list's answers come within one and a half times the
   median single. (A few long answers may end a streamed list late.) If all come at its end, each
   caller waits for the longest answer: then the list may take 1.2 times the median single.
-- Otherwise the list is ended, and its calls go singly: nobody waits eight times as long for it. A
-  list that fails proves nothing, and the next one is another proof.
+- Otherwise calls go singly from then on. The list itself is ended after three times the median
+  single: nobody waits eight times as long for it, and few lose what a list of unlike answers has
+  done. A list that fails proves nothing, and the next one is another proof.
 - The verdict holds for an hour, until a restart, or until the server says to be another.
 """
 
@@ -25,6 +26,7 @@ from batchclient._core.requests import Batch, Shape
 __all__ = ["Proof", "like_singles"]
 
 _SLOWER, _SLOWER_WHOLE = 1.5, 1.2
+_ENDED = 3.0
 _ALONE_S = 1.0
 
 
@@ -39,12 +41,14 @@ def like_singles(under_way: Mapping[int, Batch], shape: Shape, until: float = ma
 class Proof:
     """One list, and how long the singles beside it take; ``under_way`` are the server's batches."""
 
-    __slots__ = ("_took", "_under_way", "alone_until", "batch")
+    __slots__ = ("_took", "_under_way", "alone_until", "batch", "is_judged")
 
     def __init__(self, batch: Batch, under_way: Mapping[int, Batch]) -> None:
         self.batch = batch
         self.alone_until = batch.sent_at + _ALONE_S
         """Until when few singles go beside the list."""
+        self.is_judged = False
+        """Whether the verdict was given, though the list is still under way."""
         self._under_way = under_way
         self._took: list[float] = []
 
@@ -55,8 +59,8 @@ class Proof:
 
     @property
     def due_at(self) -> float:
-        """When the list has taken too long; infinite until the median single is known."""
-        return self._after(_SLOWER)
+        """When the list has taken too long, and then when it is ended; infinite without a median single."""
+        return self._after(_ENDED if self.is_judged else _SLOWER)
 
     def _after(self, times: float) -> float:
         took, sent_at = self._took, self.batch.sent_at

@@ -10,7 +10,9 @@ Rules:
 - Memory that runs out is about load, as far as others were in flight: the bound is just below what
   was in flight at that moment. Where all that run are lost, that happens once.
 - Only refusals about load are told (see ``servers.pace``). A refusal with a time (``Retry-After``)
-  is about the rate of calls, and bounds the load only if repeated after the time.
+  is about the rate of calls, and bounds the load only if repeated after the time. Nor is one about
+  load if twice as many in flight were taken within the last minute: tokens or calls a second ran
+  out, and the fewer in flight the faster the answers.
 - Answers are late if more than one in fifty is, beyond chance. If less load brings less in time,
   beyond twice the error, load is not the cause: the bound goes back to the higher load, and
   lateness bounds nothing below for a minute, then two, up to fifteen. If two calls at once are
@@ -35,6 +37,7 @@ _HOLDS_S = 30.0
 _REFUSED_HOLDS_EPISODES = 4
 """A refusal too many costs little (see ``servers.pace``)."""
 _RISE = 1.05
+_TAKEN_S = 60.0
 _SHORTEST_EPISODE_S = 1.0
 _SHORTEST_LOSS_S = 0.1
 _LATE_SHARE = 0.02
@@ -64,6 +67,8 @@ class Bounds:
         """Whether a refusal set the bound."""
         self._tightest = 1.0
         self._set_at = self._episode_until = self._wait_until = self._rises_at = -math.inf
+        self._taken, self._taken_at = 0, -math.inf
+        """The most in flight when an answered call was sent, of the last minute; and when that was."""
         self._counted = self._tokens = 0
         """Useful answers after the episode of the bound, and their tokens."""
         self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_LEAST_COUNTED)
@@ -86,6 +91,8 @@ class Bounds:
             return self._refused(sample, limit)
         if sample.outcome is Outcome.IGNORED:
             return False
+        if sample.in_flight_at_sent >= self._taken or sample.sent_at > self._taken_at + _TAKEN_S:
+            self._taken, self._taken_at = sample.in_flight_at_sent, sample.sent_at
         is_set = False
         if self._heeds_lateness and self._ends_window(sample, limit):
             is_set = self._came_late(sample.now, limit)
@@ -129,6 +136,9 @@ class Bounds:
                 return True
             before, self.load = self.load, min(self.load, max(self._tightest, load))
             return self.load < before
+        if sample.in_flight_at_sent < self._taken / 2 and sample.sent_at <= self._taken_at + _TAKEN_S:
+            # Twice as many were taken lately.
+            return False
         load = _BELOW_RATIO * sample.in_flight_at_sent
         if now < self._episode_until:
             load = max(self._tightest, load)

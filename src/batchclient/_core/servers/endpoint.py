@@ -138,7 +138,7 @@ class Endpoint:
         if pace is None:
             if len(self.paces) >= _MOST_PACES:
                 self.paces = {key: one for key, one in self.paces.items() if one.under_way or not one.is_open}
-            self.paces[subject] = pace = Pace()
+            self.paces[subject] = pace = Pace(of_stranger=self.abilities.is_unknown(shape.kind))
         return pace
 
     def sendable(self, now: float) -> Hold | None:

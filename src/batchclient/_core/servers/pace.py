@@ -27,6 +27,9 @@ Rules:
   the flow *grows*: each answer brings two, until the limit is reached. If one is refused then, and
   a quarter of the latest calls were, another spell begins. After each further time of a spell a
   quarter more may be sent, also without an answer.
+- A flow to a stranger, a server that has not said which it is, starts growing: 64 requests go at
+  first, and what was not used does not add up to more. So no server gets several times as much as
+  it was ever seen to bear. A quarter more each quarter of a second, without an answer, too.
 - Memory that runs out lowers the limit (see ``bounds``). The flow grows to that limit at once.
 - A long list ends with its longest answer. So a request may also go while the sequences under way
   are less than three quarters of those which the server held when it refused.
@@ -56,7 +59,7 @@ from collections.abc import Collection, Iterable
 from batchclient._core.failures import Failure
 from batchclient._core.messages import Failed
 from batchclient._core.requests import NO_REFUSAL, Batch, Endured, Refusal, Request
-from batchclient._core.servers.hold import REFUSALS, REST, Hold
+from batchclient._core.servers.hold import REFUSALS, REST, SLOW_START, Hold
 from batchclient._core.servers.pause import Pause
 
 __all__ = ["ANSWERED_S", "HELD_RATIO", "LONGEST_REST_S", "Pace", "aside_s"]
@@ -79,6 +82,8 @@ _LONGEST_SPELL_S = 8.0
 _ANSWERS = 32
 _HELD_SHARE = 0.75
 _FIRST_BELIEVED_S, _BELIEVED_S = 0.25, 60.0
+_FIRST = 64
+"""Requests that a stranger is sent at first: as many as people send by hand."""
 _NONE, _NEXT = -1, -2
 
 
@@ -129,17 +134,17 @@ class _Run:
 
 
 class Pace:
-    """What one endpoint may be sent of one flow."""
+    """What one endpoint may be sent of one flow; ``of_stranger``: it has not said which server it is."""
 
     __slots__ = (
-        "_answers_to_go", "_are_void", "_belief", "_believed_until", "_grows", "_held", "_lists", "_pause",
+        "_answers_to_go", "_are_void", "_belief", "_believed_until", "_ended_at", "_grows", "_held", "_lists", "_pause",
         "_paused_until", "_run", "_served_at", "_share", "_spell", "_trial", "_tries_at", "_until", "answered_from",
         "credits", "in_flight", "is_open", "refusal", "rest_until", "under_way",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_stranger: bool = False) -> None:
         self.is_open = True
-        """Whether any number of requests may be sent: there is neither a spell nor a rest."""
+        """Whether any number of requests may be sent: there is neither a spell, nor growth, nor a rest."""
         self.under_way = self.in_flight = 0
         """Requests under way, and their sequences."""
         self._served_at = -math.inf
@@ -147,7 +152,7 @@ class Pace:
         self.answered_from = -math.inf
         """When the latest answered request was sent."""
         self.credits: int | None = None
-        """Requests that may be sent now, with none under way one more; ``None``: no spell."""
+        """Requests that may be sent now, with none under way one more; ``None``: any number."""
         self.rest_until: float | None = None
         """The end of a rest."""
         self.refusal: Failure | None = None
@@ -165,14 +170,19 @@ class Pace:
         self._tries_at = math.inf
         """The most sequences beside which another such request goes: a full server takes none."""
         self._grows = False
-        """Whether the spell is over, and each answer brings two until the limit is reached."""
+        """Whether each answer brings two until the limit is reached: after a spell, or at a stranger."""
         self._until = self._paused_until = -math.inf
+        self._ended_at = -math.inf
+        """When the last spell was over."""
         self._held = 0.0
         """Sequences which the server held beside those that it refused; without a rest only."""
         self._answers_to_go = 0.0
         """Answered requests which are due before the spell ends early."""
         self._spell = Pause(_SHORTEST_SPELL_S, _LONGEST_SPELL_S)
         self._pause = Pause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        if of_stranger:
+            self._start_over(-math.inf)
+            self.credits = _FIRST
 
     def __repr__(self) -> str:
         return f"<Pace: {self.credits} until {self._until:.3f} s>"
@@ -294,7 +304,7 @@ class Pace:
     def _begin_spell(self, rest_s: float, now: float) -> None:
         """A request was refused, and not alone; ``rest_s`` is the rest that is kept, 0 if none."""
         if self.credits is None or self._grows:
-            if now < self._until + 2 * self._spell.s:
+            if now < self._ended_at + 2 * self._spell.s:
                 self._spell.take()
             else:
                 self._spell.forget()
@@ -307,7 +317,7 @@ class Pace:
     def _start_over(self, now: float) -> None:
         """Grow from what is under way: memory ran out, or a first rest is over. Each answer brings two."""
         self.credits, self._grows, self.is_open = 0, True, False
-        self._held, self._until = 0.0, now + self._spell.s
+        self._held, self._ended_at, self._until = 0.0, now, now + self._spell.s
 
     def _hold_all(self, jitter: float, now: float) -> None:
         """Nothing is under way any more in a spell."""
@@ -355,6 +365,11 @@ class Pace:
         self._start_over(now)
         self.credits = answered
 
+    def trust(self) -> None:
+        """The server has said which it is: it may be sent any number, unless it has refused some."""
+        if self.rest_until is None and not self._run.length:
+            self.credits, self.is_open = None, True
+
     # Requests ------------------------------------------------------------------------------------------------------
 
     def sent(self, batch: int, sequences: int) -> None:
@@ -385,7 +400,9 @@ class Pace:
         if self.is_open:
             return
         if self.credits is not None:
-            self.credits += 2 if self._grows else 1
+            # What goes unused shows nothing of what the server can bear.
+            if not self._grows or self.credits < max(_FIRST, self.under_way):
+                self.credits += 2 if self._grows else 1
             self._answers_to_go -= 1
             self._pause.forget()
             if self._grows and self.under_way + self.credits >= limit:
@@ -430,7 +447,7 @@ class Pace:
         """End a spell that is over; let more go after each further time of a spell."""
         assert self.credits is not None
         if not self._grows and (now >= self._until or self._answers_to_go <= 0):
-            self._grows = True
+            self._grows, self._ended_at = True, now
             self.credits += 1
         elif now >= self._until:
             # Answers that take minutes say nothing meanwhile.
@@ -451,4 +468,4 @@ class Pace:
         until = self._paused_until if now < self._paused_until else self._until
         if self.credits is None or now >= until or not (now < self._paused_until or self._is_full):
             return None
-        return Hold(until, REFUSALS, until)
+        return Hold(until, REFUSALS if self._run.length else SLOW_START, until)
