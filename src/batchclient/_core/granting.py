@@ -33,7 +33,6 @@ from batchclient._core.conditions import CONDITIONS, HEAVY, RATE, REFILL, TRIED,
 from batchclient._core.fleet import Fleet
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
-from batchclient._core.learnt.times import is_fresh
 from batchclient._core.messages import Batch, Isolation, Request, RequestState
 from batchclient._core.servers.choice import choose, no_later
 from batchclient._core.servers.endpoint import Endpoint
@@ -241,19 +240,14 @@ class Granting:
         """Return the calls that may be in time, and those too late for their deadlines."""
         if not self._times.known:
             return requests, []
-        key = requests[0].shape.answer_key
-        shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
+        shortest_s = self._times.shortest(requests[0].shape.answer_key, now)
         # As a rule all calls have time enough, as the earliest of all deadlines shows.
         earliest = self._deadlines.next()
-        if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
+        if earliest is None or earliest >= now + shortest_s:
             return requests, []
-        crowded = self._queue.size > 0 and self._deadlines.last() > now + likely_s
         in_time, late = [], []
         for request in requests:
-            left_s = math.inf if request.deadline is None else request.deadline - now
-            # While others with more time wait, no permit is spent on a call which is probably late.
-            # A fresh call is tried: the limit must learn if even a fresh call is late.
-            if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
+            if request.deadline is not None and request.deadline - now < shortest_s:
                 request.group = None
                 late.append(request)
             else:

@@ -9,7 +9,9 @@ Rules:
   before any cost. If times vary much, the bound is 0: no call is refused.
 - Most calls keep to ``mean + 2 × deviation``. With more callers than a server can serve in time,
   the oldest queued call always has just about no time left: to serve it is to be late.
-- A call given up at its deadline took at least so long; else only quick calls would count.
+- A call given up at its deadline took at least so long; else only quick calls would count. How
+  much longer nobody knows: such a call never makes the deviation smaller, and so no other call
+  hopeless.
 - No bound is given before ``_FEWEST`` observations, nor when the last is older than
   ``_FORGET_AFTER_S``: trying finds out a recovered server.
 """
@@ -83,7 +85,9 @@ class ServiceTimes:
         """Take in the seconds from sending to the giving up of a call."""
         times = self._times.get(key)
         if times is not None and seconds > times.mean_s:
+            deviation_s = times.deviation_s
             self.learn(key, seconds, now)
+            times.deviation_s = max(deviation_s, times.deviation_s)
 
     def likely(self, key: bytes, now: float) -> float:
         """Seconds which most calls with this key keep to; 0: too little is known."""

@@ -32,7 +32,7 @@ Rules:
 - A request cut off by a gateway after a long silence (``Failure.cut_off``) is a server error, not a
   break: the server is there, and slow.
 - The pause doubles with each failed probe. After refusals, also by a gateway, which are found out
-  at once and cost no caller anything, the pause is 0.5 s to 8 s, and to 2 s where no other endpoint
+  at once and cost no caller anything, the pause is 0.5 s to 8 s, and to 1 s where no other endpoint
   is in use. After other failures, whose probe costs a caller time, the pause is 1 s to 30 s. An
   endpoint healthy for a minute starts at the shortest pause again.
 - The probe is one real call in a batch of its own. If another endpoint is in use, the probe is not
@@ -63,7 +63,7 @@ __all__ = ["Health", "HealthState"]
 
 _FIRST_REFUSAL_PAUSE_S = 0.5
 _LONGEST_REFUSAL_PAUSE_S = 8.0
-_LONGEST_OF_THE_LAST_S = 2.0
+_LONGEST_OF_THE_LAST_S = 1.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _REFUSALS_OF_A_STRANGER = 3

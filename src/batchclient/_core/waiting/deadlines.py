@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -92,13 +91,6 @@ class Deadlines:
         if run and heap:
             return min(run[0][0], heap[0][0])
         return run[0][0] if run else heap[0][0] if heap else None
-
-    def last(self) -> float:
-        """The latest deadline of a live request among those which came in order."""
-        run = self._run
-        while run and run[-1][2].state in _GONE:
-            self._put_back(run.pop()[2])
-        return run[-1][0] if run else -math.inf
 
     def _put_back(self, request: Request) -> None:
         if request.state in _GONE:
