@@ -237,6 +237,17 @@ def test_a_retry_where_others_are_answered_has_fifteen_seconds_and_five_attempts
     assert play.now >= 15.0
 
 
+def test_it_has_them_too_where_nothing_else_was_answered_lately():
+    """The last calls of a job are alone: whom they meet is as much chance as it was before."""
+    play = served(limit=2)
+    (it,) = calls("it", SINGLE)
+    play.at(20.0).submit(it) >> Woke() << ["send it"]
+    for second in range(20, 30):
+        assert it.batch.failures == (second > 20)
+        play.at(second + 0.5) >> told(it) << []
+        play.at(second + 1.0) >> Woke() << ["send it"]
+
+
 def test_the_retry_policy_is_asked_all_the_same():
     job = Gateway(400, dead=0.5, retry=Backoff(max_attempts=1))
     assert 100 < len(job.errors) < 300

@@ -228,15 +228,13 @@ def _lists_are_refused(failed: FailedBatch) -> bool:
 
 
 def _is_unserved_lately(failed: FailedBatch) -> bool:
-    """502, 503 or 504 within 5 s, from the second on, for 15 s; the server takes other work, and
+    """502, 503 or 504 within 5 s, from the second on, for 15 s; the server has served calls, and
     the retry policy allows it.
     """
     if not failed.batch.failures or not failed.failure.unserved or not failed.may_be_retried:
         return False
     past = failed.pasts[0]
-    now = past.paused_since
-    takes_others = failed.endpoint.takes_work(now - failed.batch.sent_at, now)
-    return takes_others and past.in_attempts_s + past.in_pauses_s < _UNSERVED_S
+    return failed.endpoint.life.served_at > -math.inf and past.in_attempts_s + past.in_pauses_s < _UNSERVED_S
 
 
 def _is_worth_another_try(failed: FailedBatch) -> bool:

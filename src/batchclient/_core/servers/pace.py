@@ -134,7 +134,7 @@ class _Run:
 
 
 class Pace:
-    """What one endpoint may be sent of one flow; ``of_stranger``: it has not said which server it is."""
+    """What one endpoint may be sent of one flow; ``of_stranger``: it has not said which it is."""
 
     __slots__ = (
         "_answers_to_go", "_are_void", "_belief", "_believed_until", "_ended_at", "_grows", "_held", "_lists", "_pause",
