@@ -162,7 +162,7 @@ def test_what_such_a_list_has_done_by_then_is_not_lost():
     play, singles, several = first_calls(24)
     for single in singles:
         play.at(1.0) >> answered(single)
-    play.at(1.5) >> Woke()
+    play.at(1.5) >> Woke() << []
     play.at(2.9) >> answered(*several)
     assert play.wakes_at is None
     assert more_calls(play, 20, several[0]) == [1] * 20
