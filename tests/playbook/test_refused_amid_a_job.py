@@ -246,6 +246,25 @@ def test_six_403s_in_a_row_are_the_keys():
     assert max(error.attempt for error in play.errors.values()) == 2
 
 
+def test_what_is_left_of_a_refused_list_says_nothing_of_other_calls():
+    """A firewall refuses the prompts of one list, within milliseconds, while the server works at what it has."""
+    play = Playbook(limit=8, max_size=8, waits_out_refusals=True)
+    first, *others = calls(41)
+    guilty, waiting = others[:8], others[8:]
+    play.submit(first) >> Woke()
+    play.at(1.0) >> answered(first)
+    play.submit(*guilty) >> Woke() << ["send c1 c2 c3 c4 c5 c6 c7 c8"]
+    play.submit(*waiting)
+    while play.failed < 8:
+        play.at(play.now + 0.004)
+        for batch in {call.batch.id: call.batch for call in guilty if call.batch is not None}.values():
+            play >> refused(batch.requests[0], 403)
+    assert play.now < 1.05
+    play << ["reject c8: AuthenticationFailed", "send c9"]
+    play.at(1.1) >> answered(waiting[0])
+    assert (play.in_flight, play.failed) == (8, 8), "the others go as before"
+
+
 def test_of_a_long_list_that_was_refused_no_member_finds_out_while_fresh_calls_can():
     play = Playbook(limit=16, max_size=16, waits_out_refusals=True)
     rows(play, *calls(40))

@@ -179,7 +179,9 @@ class Outcomes:
             self.retries.later(waiting, failed, now + model_pause_s(now - first_at))
             self._errors.fail([one for one in alive if one not in waiting], failed.failure, now)
         if served_at < first_at:
-            self._believe(failed, 0 if is_searched else 1 if may_be_own else 3, is_served=is_served)
+            # What is left of a refused list is more often to blame than a fresh call.
+            is_suspect = is_searched or (may_be_own and is_served and batch.isolation is not None)
+            self._believe(failed, 0 if is_suspect else 1 if may_be_own else 3, is_served=is_served)
 
     def _believe(self, failed: FailedBatch, evidence: int, *, is_served: bool) -> None:
         """Weigh a refusal; if it is believed, fail the other calls that wait for the model."""
