@@ -62,15 +62,18 @@ def test_what_is_refused_of_a_smaller_load_lowers_the_bound_to_below_that_but_no
     assert 47 <= limit.limit < 50
 
 
-def test_memory_that_ran_out_bounds_just_below_what_was_in_flight_once_for_all_that_were_lost():
+def test_memory_that_ran_out_bounds_below_what_was_in_flight_once_for_all_that_were_lost():
     limit, lost = given(128), {"outcome": Outcome.OUT_OF_MEMORY}
     # Sent when few were in flight. What was in flight when memory ran out counts, though it is less than half the limit.
-    for in_flight in range(40, 1, -1):
+    for in_flight in range(40, 19, -1):
         refuse(limit, 1.0, 10, in_flight=in_flight, admitted_at=60, **lost)
-    assert limit.limit == 38, "the others were admitted before"
+        assert limit.limit == 38, "the others were admitted before, and half may go on"
+    for in_flight in range(19, 1, -1):
+        refuse(limit, 1.0, 10, in_flight=in_flight, admitted_at=60, **lost)
+        assert limit.limit == 28, "most are lost, which costs the more"
     # What was sent since, before all were known to be lost, bounds to half at most.
     refuse(limit, 1.02, 2, in_flight=30, **lost)
-    assert limit.limit == 28
+    assert limit.limit == 26
     refuse(limit, 1.05, 2, in_flight=2, **lost)
     assert limit.limit == 19
     # A tenth of a second later, or a mean latency, it is another time.

@@ -8,7 +8,8 @@ Rules:
   lowers the bound further: else calls above the server's own bound are refused as fast as sent. To
   half at most, since refusals may have another reason.
 - Memory that runs out is about load, as far as others were in flight: the bound is just below what
-  was in flight at that moment. Where all that run are lost, that happens once.
+  was in flight at that moment. Where all that run are lost, that happens once, and the bound is a
+  quarter lower: answers differ in length, and the next time would cost as much again.
 - Only refusals about load are told (see ``servers.pace``). A refusal with a time (``Retry-After``)
   is about the rate of calls, and bounds the load only if repeated after the time. Nor is one about
   load if twice as many in flight were taken within the last minute: tokens or calls a second ran
@@ -33,6 +34,7 @@ __all__ = ["Bounds"]
 _CHANCE = 0.05
 """Rarer results are no chance: the usual level of a one-sided test."""
 _BELOW_RATIO = 0.95
+_ALL_LOST_RATIO = 0.75
 _HOLDS_S = 30.0
 _REFUSED_HOLDS_EPISODES = 4
 """A refusal too many costs little (see ``servers.pace``)."""
@@ -69,6 +71,8 @@ class Bounds:
         self._set_at = self._episode_until = self._wait_until = self._rises_at = -math.inf
         self._taken, self._taken_at = 0, -math.inf
         """The most in flight when an answered call was sent, of the last minute; and when that was."""
+        self._all_lost = False
+        """Whether most that ran were lost with the one that set the bound."""
         self._counted = self._tokens = 0
         """Useful answers after the episode of the bound, and their tokens."""
         self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_LEAST_COUNTED)
@@ -127,7 +131,7 @@ class Bounds:
             if not waited:
                 return False
         if sample.admitted_at > limit:
-            return False
+            return self._lost_with_others(sample)
         if sample.outcome is Outcome.OUT_OF_MEMORY and sample.in_flight > sample.sequences:
             load = _BELOW_RATIO * min(sample.in_flight, limit)
             if now >= self._episode_until:
@@ -147,6 +151,14 @@ class Bounds:
             self.load = load
             return True
         self._set(min(max(load, limit / 2), _BELOW_RATIO * limit), _REFUSED, now)
+        return True
+
+    def _lost_with_others(self, sample: Sample) -> bool:
+        """Take in what was admitted before a bound; return whether that falls once more."""
+        is_lost = sample.outcome is Outcome.OUT_OF_MEMORY and sample.now < self._episode_until
+        if not is_lost or self._all_lost or sample.in_flight > self.load / 2:
+            return False
+        self._all_lost, self.load = True, max(1.0, _ALL_LOST_RATIO * self.load)
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
@@ -191,7 +203,7 @@ class Bounds:
         self._restart()
         episode_s = max(self._answers.latency_s, _SHORTEST_EPISODE_S)
         self._episode_until = now + episode_s
-        self._tokens = self._counted = 0
+        self._tokens, self._counted, self._all_lost = 0, 0, False
         self._rises_at = now + (_REFUSED_HOLDS_EPISODES * episode_s if self._is_refused else _HOLDS_S)
 
     def _rise(self, now: float, limit: int) -> None:
