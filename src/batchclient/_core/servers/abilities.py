@@ -311,9 +311,11 @@ class Abilities:
 
         While lists wait for the server's word, none goes in any case.
         """
+        if self.server is not None or kind not in _GENERATED:
+            return False
         if self._held_turns and self.lists_held_until(now) is not None:
             return False
-        return self.of(kind).serves_lists(now) is None and self.is_unknown(kind)
+        return self.of(kind).serves_lists(now) is None and not self._trusts_lists()
 
     def is_unknown(self, kind: Kind) -> bool:
         """Whether a real server has not said, so far, which it is."""
