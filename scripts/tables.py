@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from batchclient._common.log import EVENTS
 from batchclient._core.outcomes.table import TABLE
 from batchclient._metrics.registry import METRICS
-from batchclient._shell.log import EVENTS
 from batchclient._telemetry.conventions import ATTRIBUTES, READ_AT
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -11,7 +11,7 @@ from tests.shell.test_complete import call_all
 from tests.unit.test_log import STANDARD, records
 
 from batchclient import Backoff, ConnectFailed
-from batchclient._shell.log import EVENTS
+from batchclient._common.log import EVENTS
 
 URL = "http://scripted/v1"
 

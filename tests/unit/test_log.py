@@ -10,7 +10,8 @@ import pytest
 
 import batchclient
 from tests.core import Notice
-from batchclient._shell.log import EVENTS, EndpointLog, Recent, log
+from batchclient._common.log import EVENTS, Recent, log
+from batchclient._shell.log import EndpointLog
 
 SOURCE = Path(batchclient.__file__).parent
 NOTICES = set(get_args(Notice))

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from batchclient._checks import refused
+from batchclient._common.log import log
 from batchclient._core.messages import RatesPerMinute
 from batchclient._shell.callbacks import call_back
-from batchclient._shell.log import log
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, Page
 from batchclient.transport import Transport, root_of
 from batchclient.transport._addresses import host_of

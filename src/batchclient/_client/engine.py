@@ -26,6 +26,7 @@ from batchclient._calls.call import Call
 from batchclient._calls.make import CallMaker
 from batchclient._calls.single_flight import SharingRunner
 from batchclient._client.connections import Connections, shown
+from batchclient._common.forks import forget_in_child
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import AbortRequested, Paused, Request, Resumed
 from batchclient._core.scheduler import Scheduler
@@ -33,7 +34,6 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Statistics
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._shell.callbacks import Callbacks, ends_unwrapped
-from batchclient._shell.forks import forget_in_child
 from batchclient._shell.fronts import Core
 from batchclient._shell.pages import Page
 from batchclient._shell.pieces import Pieces

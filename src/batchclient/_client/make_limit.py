@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from batchclient._common.descriptors import within_descriptors
 from batchclient._core.limits.control import Limit
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import START, Search
 from batchclient._core.limits.trial import Turn
-from batchclient._shell.descriptors import within_descriptors
 
 if TYPE_CHECKING:
     from batchclient._settings import Settings

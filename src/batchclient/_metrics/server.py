@@ -20,8 +20,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from batchclient._shell.forks import forget_in_child
-from batchclient._shell.log import Recent, log
+from batchclient._common.forks import forget_in_child
+from batchclient._common.log import Recent, log
 from batchclient.errors import ConfigError
 
 __all__ = ["Page", "PageServer"]

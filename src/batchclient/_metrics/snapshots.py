@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from batchclient._common.log import Recent, log
 from batchclient._core.statistics import Statistics
 from batchclient._metrics.job import JobNumbers, numbers_of
 from batchclient._metrics.worker import WorkerNumbers, worker_numbers_of
-from batchclient._shell.log import Recent, log
 from batchclient.client import BatchClient
 
 if TYPE_CHECKING:

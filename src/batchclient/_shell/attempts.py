@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from batchclient._common.log import log
 from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
 from batchclient._shell.callbacks import ends_task
 from batchclient._shell.exchange import Exchanges
-from batchclient._shell.log import EndpointLog, log
+from batchclient._shell.log import EndpointLog
 from batchclient._shell.servers import Servers
 from batchclient.errors import BatchClientError, CallAborted
 from batchclient.retry import RetryPolicy

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 
 if TYPE_CHECKING:
     from batchclient._shell.backend import Backend

@@ -20,7 +20,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 from batchclient.transport import Timeouts, Transport, WireRequest, WireResponse
 
 __all__ = ["TracedTransport", "enter"]

@@ -27,6 +27,7 @@ from weakref import ref
 
 from opentelemetry.context import Context
 
+from batchclient._common.log import log
 from batchclient._core.messages import (
     Answered,
     Batch,
@@ -45,7 +46,6 @@ from batchclient._core.messages import (
     Submitted,
 )
 from batchclient._core.statistics import EndpointStatistics, Statistics
-from batchclient._shell.log import log
 from batchclient._telemetry import conventions as name
 from batchclient._telemetry.attributes import Attributes, of_address, of_answer, of_batch, of_row, of_shape
 from batchclient._telemetry.sending import enter

@@ -28,9 +28,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from batchclient._common.forks import ForkLock, forget_in_child
+from batchclient._common.log import log
 from batchclient._shell.clock import make_loop
-from batchclient._shell.forks import ForkLock, forget_in_child
-from batchclient._shell.log import log
 from batchclient._threads.crossing import Crossing
 from batchclient.errors import ClientClosed, ConfigError
 

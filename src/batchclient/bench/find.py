@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from batchclient import ConfigError
-from batchclient._shell.descriptors import within_descriptors
+from batchclient._common.descriptors import within_descriptors
 from batchclient.bench.intervals import Interval, spanning
 from batchclient.bench.marks import BEHIND
 from batchclient.bench.measurement import Measurement, Setting, that_count

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from batchclient import ConfigError
-from batchclient._shell.descriptors import within_descriptors
+from batchclient._common.descriptors import within_descriptors
 from batchclient.bench import Setting, Slo
 from batchclient.bench.strategies import Target, callers_of
 from batchclient.bench.sweep import check_objectives, settings_of

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from batchclient._shell.log import EVENTS, LEFT_OUT
+from batchclient._common.log import EVENTS, LEFT_OUT
 from batchclient.cli._words import printable, write_stderr
 
 __all__ = ["JsonLines", "TextLines", "form_in", "log_to_stderr", "passed_through", "unwritten"]

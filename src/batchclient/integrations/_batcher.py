@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from batchclient._checks import refuse_unknown
+from batchclient._common.forks import ForkLock
 from batchclient._settings import Sending, check_server, only_given, sending_of
-from batchclient._shell.forks import ForkLock
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from batchclient._shell.forks import ForkLock, forget_in_child
+from batchclient._common.forks import ForkLock, forget_in_child
 
 __all__ = ["OwnLoop"]
 

@@ -19,8 +19,8 @@ from collections.abc import Collection
 from contextvars import copy_context
 from typing import Any, ClassVar, Unpack
 
+from batchclient._common.forks import ForkLock
 from batchclient._shell.backend import AsyncioBackend
-from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError

@@ -28,8 +28,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from batchclient._shell.forks import forget_in_child
-from batchclient._shell.log import log
+from batchclient._common.forks import forget_in_child
+from batchclient._common.log import log
 from batchclient.errors import ConfigError
 from batchclient.journal.lease import Lease, LeaseFile, System, Times, leaving
 from batchclient.journal.lines import fields_in, is_whole, line_of

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 from batchclient.errors import ConfigError, JournalFailed
 from batchclient.journal.lease import CAREFULLY, Lease, LeaseFile, Watch, leaving
 from batchclient.journal.settings import Journal

@@ -25,9 +25,9 @@ from typing import Any
 
 from openai import DEFAULT_TIMEOUT
 
+from batchclient._common.forks import ForkLock
 from batchclient._old_names import refuse_old
 from batchclient._settings import only_given, sending_of
-from batchclient._shell.forks import ForkLock
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient
 from batchclient.errors import ConfigError

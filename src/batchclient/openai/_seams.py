@@ -23,7 +23,7 @@ import operator
 from types import FunctionType
 from typing import Any
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 
 __all__ = ["is_replaced", "is_untouched", "may_share"]
 

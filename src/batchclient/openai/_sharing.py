@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batchclient._shell.forks import ForkLock
-from batchclient._shell.log import log
+from batchclient._common.forks import ForkLock
+from batchclient._common.log import log
 from batchclient.types import Reply
 
 __all__ = ["PAGE", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import openai
 from openai._models import FinalRequestOptions
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 from batchclient.errors import BatchClientError
 from batchclient.openai._arguments import SyncArguments
 from batchclient.openai._batching import split_arguments

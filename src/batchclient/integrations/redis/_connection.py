@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 from batchclient.errors import ConfigError
 
 try:

@@ -30,8 +30,8 @@ from functools import partial
 from typing import Any
 
 from batchclient import BatchClient
+from batchclient._common.log import log
 from batchclient._metrics.worker import OUTCOMES, Waiting, counts_of
-from batchclient._shell.log import log
 from batchclient.errors import ConfigError, DeadlineExceeded
 from batchclient.integrations.redis._connection import Connection, Retrying, check_connection, end
 from batchclient.integrations.redis._failures import Action, Failures, TooManyDeliveries

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from batchclient._shell.log import log
+from batchclient._common.log import log
 
 __all__ = ["within_descriptors"]
 
