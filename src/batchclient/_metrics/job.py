@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from batchclient._core.histograms import Histogram
-from batchclient.client import BatchClient
+from batchclient import BatchClient, Histogram
 
 __all__ = ["JobNumbers", "attach", "numbers_of"]
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, Histogram
-from batchclient._core.statistics import Statistics
+from batchclient import Histogram, Statistics
+from batchclient._core.histograms import LABELS_OF_HISTOGRAMS
 from batchclient._metrics.snapshots import Snapshot
 
 __all__ = ["page_of"]

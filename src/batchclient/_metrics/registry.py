@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchclient._core.histograms import LABELS_OF_HISTOGRAMS, Histogram
-from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient import EndpointStatistics, Histogram, Statistics
+from batchclient._core.histograms import LABELS_OF_HISTOGRAMS
 from batchclient._metrics.job import JobNumbers
 from batchclient._metrics.snapshots import Snapshot
 from batchclient._metrics.worker import WorkerNumbers

@@ -18,15 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from batchclient import BatchClient, Statistics
 from batchclient._common.log import Recent, log
-from batchclient._core.statistics import Statistics
 from batchclient._metrics.job import JobNumbers, numbers_of
 from batchclient._metrics.worker import WorkerNumbers, worker_numbers_of
-from batchclient.client import BatchClient
 
 if TYPE_CHECKING:
+    from batchclient import SyncBatchClient
     from batchclient._shell.runner import Runner
-    from batchclient.sync import SyncBatchClient
 
 __all__ = ["Snapshot", "Snapshots", "core_of", "take_all"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
-from batchclient._core.histograms import Histogram
+from batchclient import Histogram
 from batchclient._metrics.registry import METRICS, Metric, View
 
 __all__ = ["CONTENT_TYPE", "bounds_as_text", "lines_of", "text_of"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batchclient._core.histograms import DURATIONS, Histogram, Recorder
-from batchclient.client import BatchClient
+from batchclient import BatchClient, Histogram
+from batchclient._core.histograms import DURATIONS, Recorder
 
 __all__ = ["OUTCOMES", "Waiting", "WorkerCounts", "WorkerNumbers", "counts_of", "worker_numbers_of"]
 

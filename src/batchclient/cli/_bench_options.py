@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from batchclient import ConfigError
+from batchclient import BatchClient, ConfigError
 from batchclient._common.descriptors import within_descriptors
 from batchclient.bench import Setting, Slo
 from batchclient.bench.strategies import Target, callers_of
@@ -19,7 +19,6 @@ from batchclient.bench.sweep import check_objectives, settings_of
 from batchclient.cli._options import server_arguments
 from batchclient.cli._prompts import Prompts, template_from
 from batchclient.cli._refusal import Refusal, refusal_of
-from batchclient.client import BatchClient
 from batchclient.jobs import BadRow
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source

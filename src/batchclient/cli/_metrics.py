@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from batchclient import BatchClient
 from batchclient.cli._refusal import Refusal
-from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 
 __all__ = ["Address", "address_from", "serve_metrics"]

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from batchclient import BatchClient
 from batchclient.bench.openai_process import answers_in_process
 from batchclient.bench.strategies import Target
 from batchclient.cli._corpus import docstrings
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._signals import until_signal
 from batchclient.cli._words import put, say
-from batchclient.client import BatchClient
 from batchclient.jobs.statuses import Status, of_signal
 
 __all__ = ["demo"]

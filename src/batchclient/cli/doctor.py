@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient import BatchClient
 from batchclient._doctor.examination import Page, Target, examine
 from batchclient._doctor.report import Report, report_on
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, read_page
@@ -25,7 +26,6 @@ from batchclient.cli._log import unwritten
 from batchclient.cli._options import ApiKey, Headers, Model, server_arguments
 from batchclient.cli._refusal import Refusal, refusal_of
 from batchclient.cli._words import put
-from batchclient.client import BatchClient
 from batchclient.errors import ConfigError, ReadTimedOut
 from batchclient.jobs.statuses import Status
 from batchclient.retry import Backoff

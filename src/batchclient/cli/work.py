@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batchclient._client.connections import shown
+from batchclient import BatchClient
 from batchclient.cli._metrics import address_from, serve_metrics
 from batchclient.cli._options import (
     ApiKey,
@@ -46,7 +46,6 @@ from batchclient.cli._redis import (
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs.statuses import of_signal
 
@@ -145,7 +144,8 @@ def work(
 
             serve_metrics(client, address, tell)
             worker = Worker(client, connection, **arguments)  # type: ignore[arg-type]
-            tell(f"working on {stream} at {shown_redis(redis)}, with {', '.join(map(shown, server['base_url']))}")
+            servers = ", ".join(each.base_url for each in client.statistics().endpoints)
+            tell(f"working on {stream} at {shown_redis(redis)}, with {servers}")
             return await _until_signal(worker, tell)
 
     return asyncio.run(run())

@@ -19,10 +19,10 @@ from collections.abc import Collection
 from contextvars import copy_context
 from typing import Any, ClassVar, Unpack
 
+from batchclient import BatchClient
 from batchclient._common.forks import ForkLock
 from batchclient._shell.backend import AsyncioBackend
 from batchclient._threads.bridge import Bridge
-from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher
 from batchclient.integrations._requests import Job

@@ -28,7 +28,7 @@ from batchclient.errors import ConfigError
 from batchclient.types import NOT_GIVEN, Reply
 
 if TYPE_CHECKING:
-    from batchclient.client import BatchClient
+    from batchclient import BatchClient
 
 __all__ = ["PATHS", "WireCalls", "make_calls", "read_body"]
 

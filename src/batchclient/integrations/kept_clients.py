@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from batchclient.client import BatchClient
+from batchclient import BatchClient
 
 __all__ = ["KeptClients"]
 

@@ -21,16 +21,14 @@ from itertools import accumulate
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from batchclient import BatchClient, Histogram, SyncBatchClient
 from batchclient._common.log import log
-from batchclient._core.histograms import Histogram
 from batchclient._metrics.page import page_of
 from batchclient._metrics.registry import METRICS, Metric, View
 from batchclient._metrics.server import PageServer
 from batchclient._metrics.snapshots import Snapshots, core_of, take_all
 from batchclient._metrics.text import CONTENT_TYPE, bounds_as_text, lines_of, text_of
-from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
-from batchclient.sync import SyncBatchClient
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
