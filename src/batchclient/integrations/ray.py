@@ -20,7 +20,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchclient import BATCH_CLIENT_ARGUMENTS, BatchClient
+from batchclient import BatchClient
+from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._own_loop import OwnLoop
 from batchclient.templates import make_prompt
