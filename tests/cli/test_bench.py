@@ -53,9 +53,9 @@ def test_a_sweep_answers_and_writes_its_reports(bench, tmp_path, cli):
     )
     assert told.stderr.count("\n[") == 4
     report = json.loads((tmp_path / "r.json").read_text())
-    assert report["complete"] is True
-    assert len(report["cells"]) == 4
-    assert report["answer"] == answer
+    assert report["about"]["complete"] is True
+    assert len(report["measurements"]) == 4
+    assert report["lines"] == answer
 
 
 def test_a_search_answers(bench):
@@ -183,7 +183,7 @@ def test_a_reader_that_goes_away_costs_no_report(start, tmp_path):
     process.stdout.close()
     told = process.stderr.read()
     assert (process.wait(20), "Traceback" in told) == (1, False), told
-    assert json.loads((tmp_path / "r.json").read_text())["complete"] is True
+    assert json.loads((tmp_path / "r.json").read_text())["about"]["complete"] is True
 
 
 @pytest.mark.long
@@ -207,8 +207,8 @@ def test_a_server_that_dies_ends_the_sweep_though_its_callers_only_wait(bench, t
     assert "Error: no call was answered in the last two measurements" in told.stderr
     assert told.stderr.count("adaptive, 1 in flight: no call was answered") == 2
     report = json.loads((tmp_path / "r.json").read_text())
-    assert (report["complete"], len(report["cells"])) == (False, 4)
-    assert [cell["scheduled"] for cell in report["cells"][-2:]] == [0, 0]
+    assert (report["about"]["complete"], len(report["measurements"])) == (False, 4)
+    assert [cell["scheduled"] for cell in report["measurements"][-2:]] == [0, 0]
 
 
 def interrupted(process, at):
@@ -227,7 +227,7 @@ def test_ctrl_c_writes_what_is_finished(start, tmp_path):
     out, _ = interrupted(start(*SHORT, "--concurrency", "2", "--strategies", "singles", "--repeat", "99"), "[2/")
     assert out.startswith("incomplete: ended after ")
     report = json.loads((tmp_path / "r.json").read_text())
-    assert (report["complete"], len(report["cells"]) >= 2) == (False, True)
+    assert (report["about"]["complete"], len(report["measurements"]) >= 2) == (False, True)
 
 
 def test_ctrl_c_before_the_first_measurement_leaves_no_file(start, tmp_path):
@@ -247,7 +247,7 @@ def measured(tmp_path_factory):
         )  # fmt: skip
     assert told.exit_code == 0, told.stderr
     report = json.loads(path.read_text())
-    for cell in report["cells"]:
+    for cell in report["measurements"]:
         cell |= {"marks": [], "goodput": 100.0}  # of a busy machine: a marked repetition is in no figure
     return json.dumps(report)
 
@@ -268,8 +268,8 @@ def pair(measured, tmp_path):
 
 def test_reports_are_compared(cli, pair):
     def halve(report):
-        report["workload"]["output_tokens"] = 99
-        for cell in report["cells"]:
+        report["about"]["workload"]["output_tokens"] = 99
+        for cell in report["measurements"]:
             cell["goodput"] /= 2
 
     one, other = pair(halve)
@@ -282,10 +282,10 @@ def test_reports_are_compared(cli, pair):
 
 def test_a_server_that_answers_nothing_passes_no_bound(cli, pair):
     def die(report):
-        for cell in report["cells"]:
-            if cell["concurrency"] == 4:
+        for cell in report["measurements"]:
+            if cell["setting"]["concurrency"] == 4:
                 cell.update(answered=0, failed={"ConnectFailed": cell["scheduled"]}, goodput=0.0, calls_per_s=0.0,
-                            tokens_per_s=0.0, times={})  # fmt: skip
+                            tokens_per_s=0.0, times={}, slo_hits=[])  # fmt: skip
 
     told = cli("bench", "compare", *pair(die), "--fail-if", "goodput<0.5")
     assert told.exit_code == 1
@@ -298,8 +298,8 @@ def test_a_server_that_answers_nothing_passes_no_bound(cli, pair):
 
 def test_a_setting_that_was_not_measured_passes_no_bound(cli, pair):
     def stop(report):
-        report["cells"] = [cell for cell in report["cells"] if cell["concurrency"] == 2]
-        report["complete"] = False
+        report["measurements"] = [cell for cell in report["measurements"] if cell["setting"]["concurrency"] == 2]
+        report["about"]["complete"] = False
 
     told = cli("bench", "compare", *pair(stop), "--fail-if", "goodput<0.5")
     assert told.exit_code == 2
@@ -323,8 +323,8 @@ def test_a_page_does_not_replace_its_report(cli, pair, tmp_path):
 
 def test_a_damaged_report_is_refused(cli, pair, tmp_path):
     for change in (
-        lambda report: report.update(server=None),
-        lambda report: [cell.update(calls_per_s="fast") for cell in report["cells"]],
+        lambda report: report.update(about=None),
+        lambda report: [cell.update(calls_per_s="fast") for cell in report["measurements"]],
         lambda report: report.clear(),
     ):
         one, path = pair(change)
