@@ -233,4 +233,4 @@ CHECKS: tuple[Check, ...] = (
     model_length_high,
     no_metrics,
 )
-"""All checks. Of equal weight, the first are told first."""
+"""All checks. Of equal weight, the first stand first."""

@@ -168,7 +168,7 @@ class _Examination:
         return page
 
     async def _page(self, request: WireRequest) -> Page:
-        """Fetch a page whose absence, or silence, is no fault."""
+        """Fetch a page that may be missing, or not answer."""
         try:
             return await self._fetch(request)
         except BatchClientError:

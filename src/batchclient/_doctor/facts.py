@@ -1,4 +1,4 @@
-"""The facts about a server: each is ``None`` where nobody has told or seen it."""
+"""The facts about a server: each is ``None`` where it is not known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault of a server, or of the way to the server.
+    """A fault of a server, or of the connection to it.
 
     Args:
         id: a short name, for programs.

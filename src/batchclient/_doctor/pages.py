@@ -1,4 +1,4 @@
-"""The facts told by a server's pages, beyond those that the client reads.
+"""The facts of a server's pages, beyond those that the client reads.
 
 Rules:
 - Any bytes give facts or none, never an exception. Nothing is guessed from a page that is half
@@ -102,7 +102,7 @@ def read_metrics(facts: Facts, page: bytes) -> None:
 
 
 def queue_in(load: ServerLoad | None, page: bytes) -> Queue | None:
-    """Return the queue of a load and its page; ``None``: there is none, or it is not told."""
+    """Return the queue of a load and its page; ``None``: there is none, or it is not known."""
     if load is None or load.running is None or not load.waiting or load.kv_usage_ratio is None:
         return None
     waiting = load.waiting
@@ -115,18 +115,18 @@ def queue_in(load: ServerLoad | None, page: bytes) -> Queue | None:
 def read_arguments(facts: Facts, page: bytes) -> None:
     """Take in the facts of a page of the server's arguments."""
     try:
-        told = from_json(page)
+        page_fields = from_json(page)
     except ValueError:
         return
     if facts.kind == "sglang":
-        facts.slots = facts.slots or _count(_at(told, "max_running_requests"))
-        facts.kv_tokens = _count(_at(told, "max_total_num_tokens"))
-        share, off = _at(told, "mem_fraction_static"), _at(told, "disable_radix_cache")
+        facts.slots = facts.slots or _count(_at(page_fields, "max_running_requests"))
+        facts.kv_tokens = _count(_at(page_fields, "max_total_num_tokens"))
+        share, off = _at(page_fields, "mem_fraction_static"), _at(page_fields, "disable_radix_cache")
         facts.kv_share = _share(share) if isinstance(share, int | float) else None
         facts.prefix_caching = not off if isinstance(off, bool) else None
     elif facts.kind == "vllm":
-        facts.slots = facts.slots or _count(_at(told, "vllm_config", "scheduler_config", "max_num_seqs"))
-        caching = _at(told, "vllm_config", "cache_config", "enable_prefix_caching")
+        facts.slots = facts.slots or _count(_at(page_fields, "vllm_config", "scheduler_config", "max_num_seqs"))
+        caching = _at(page_fields, "vllm_config", "cache_config", "enable_prefix_caching")
         facts.prefix_caching = caching if isinstance(caching, bool) else facts.prefix_caching
 
 
@@ -178,10 +178,10 @@ def _total(found: Mapping[str, list[Sample]], *names: str) -> float | None:
     return sum(samples) if samples else None
 
 
-def _at(told: Any, *names: str) -> Any:
+def _at(page_fields: Any, *names: str) -> Any:
     for name in names:
-        told = told.get(name) if isinstance(told, dict) else None
-    return told
+        page_fields = page_fields.get(name) if isinstance(page_fields, dict) else None
+    return page_fields
 
 
 def _number(text: str | None) -> float | None:

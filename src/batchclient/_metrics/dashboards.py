@@ -105,14 +105,14 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _programs() -> Iterator[tuple[str, dict[str, ForeignMetric]]]:
-    told = _read("programs.toml")
-    for program, found in told.items():
+    programs = _read("programs.toml")
+    for program, found in programs.items():
         if program != "help":
             metrics = {role: value for role, value in found.items() if isinstance(value, list)}
             yield (
                 program,
                 {
-                    role: ForeignMetric(name, kind, told["help"][role], found["source"])
+                    role: ForeignMetric(name, kind, programs["help"][role], found["source"])
                     for role, (name, kind) in metrics.items()
                 },
             )

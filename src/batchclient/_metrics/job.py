@@ -42,5 +42,5 @@ def attach(client: BatchClient, numbers: Callable[[], JobNumbers]) -> None:
 def numbers_of(client: BatchClient) -> JobNumbers | None:
     """Return the numbers of a client's job, if the client has one."""
     numbers = None if client._engine.job_numbers is None else client._engine.job_numbers()
-    told: JobNumbers | None = None if numbers is None else numbers()
-    return told
+    taken: JobNumbers | None = None if numbers is None else numbers()
+    return taken

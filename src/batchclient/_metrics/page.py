@@ -34,7 +34,7 @@ def page_of(
     more: Mapping[str, float] | None = None,
 ) -> bytes:
     """Return the page of a snapshot; ``more``: the program's own numbers."""
-    told = {
+    fields = {
         "client": client_name,
         "snapshot_age_seconds": snapshot.age_s,
         "event_loop_lag_seconds": snapshot.lag_s,
@@ -44,7 +44,7 @@ def page_of(
         "more": {name: number if math.isfinite(number) else None for name, number in (more or {}).items()},
         "statistics": _plain(snapshot.statistics, frozenset(tenants)),
     }
-    return json.dumps(told, allow_nan=False).encode()
+    return json.dumps(fields, allow_nan=False).encode()
 
 
 def _plain(statistics: Statistics, tenants: frozenset[str]) -> dict[str, Any]:

@@ -43,15 +43,15 @@ def lines_of(numbers: Mapping[str, Sequence[tuple[str, float]]]) -> bytes:
 
 
 def _write(lines: list[str], metric: Metric, labels: Iterable[tuple[str, str]], number: float | Histogram) -> None:
-    name, told = metric.full_name, ",".join([f'{label}="{_escaped(value)}"' for label, value in labels])
+    name, shown_labels = metric.full_name, ",".join([f'{label}="{_escaped(value)}"' for label, value in labels])
     if not isinstance(number, Histogram):
-        lines.append(f"{name}{{{told}}} {float(number)!r}" if told else f"{name} {float(number)!r}")
+        lines.append(f"{name}{{{shown_labels}}} {float(number)!r}" if shown_labels else f"{name} {float(number)!r}")
         return
-    comma, below = "," if told else "", 0
+    comma, below = "," if shown_labels else "", 0
     for bound, count in zip(bounds_as_text(number.bounds), number.counts, strict=True):
         below += count
-        lines.append(f'{name}_bucket{{{told}{comma}le="{bound}"}} {below}')
-    shown = f"{{{told}}}" if told else ""
+        lines.append(f'{name}_bucket{{{shown_labels}{comma}le="{bound}"}} {below}')
+    shown = f"{{{shown_labels}}}" if shown_labels else ""
     lines.append(f"{name}_count{shown} {below}")
     lines.append(f"{name}_sum{shown} {float(number.sum)!r}")
 

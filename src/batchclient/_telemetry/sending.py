@@ -3,7 +3,7 @@
 Rules:
 - The span is current in the context of the request's task. So whoever has instrumented the HTTP
   library has it for a parent.
-- The server is told by the propagator of the process, by default W3C's: the call's span of a
+- The server hears of it by the propagator of the process, by default W3C's: the call's span of a
   request with one call, else the request's.
 - A header of the user's own wins: then none is added.
 - No caller's baggage goes to a server.
@@ -32,7 +32,7 @@ def enter(span: Span, outgoing: Context) -> None:
     """Make a request's span the current one, for the rest of the task.
 
     Args:
-        outgoing: what the server is told.
+        outgoing: the headers for the server.
     """
     contexts.attach(contexts.set_value(_OUTGOING, outgoing, trace.set_span_in_context(span)))
 

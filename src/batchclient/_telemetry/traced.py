@@ -12,7 +12,7 @@ Rules:
 - A map's rows are calls: their parent is the span that was current when the map began.
 - Times are the scheduler's, as in its histograms. A span's begin is read from the wall clock; its
   end is the begin and the scheduler's time between.
-- A fault here, or of a tracer, costs spans and nothing else. It is told once, by its class.
+- A fault here, or of a tracer, costs spans and nothing else. It is logged once, by its class.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Sent:
 
     Args:
         current: the span for the time of the sending.
-        outgoing: what the server is told.
+        outgoing: the headers for the server.
         span: the request's; ``None``: no call's span is seen.
         at: when the span began, nanoseconds.
         facts: attributes of the request for its calls.
@@ -147,7 +147,7 @@ class TracedCore:
         self._said: set[str] = set()
         self._shapes: dict[Shape, tuple[str, Attributes]] = {}
         self._calls: dict[Request, _Call | Span] = {}
-        """A bare span is one that nobody sees; the server is told of it."""
+        """A bare span is one that nobody sees; the server hears of it."""
         self._sent: dict[int, _Sent] = {}
         """By the batch's id."""
         self._caller: Callable[[], Variables | None] = lambda: None
@@ -338,7 +338,7 @@ class TracedCore:
         if members:
             self._send_seen(batch, members, alone=not several)
         elif silent is not None and not several:
-            # Nobody sees the call; the server is told so.
+            # Nobody sees the call; the server hears so.
             self._sent[batch.id] = _Sent(silent, holding(silent))
 
     def _send_seen(self, batch: Batch, members: list[tuple[Request, _Call]], *, alone: bool) -> None:

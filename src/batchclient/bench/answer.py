@@ -2,7 +2,7 @@
 
 Rules:
 - A line says the figure, its interval, and what it is compared with.
-- What could not be told apart is "no difference seen"; what was not decided is said so.
+- Where figures may be equal, the line says "no difference seen"; it also says what was not decided.
 - Of the recommended setting the attempts that failed and were made again are named.
 """
 

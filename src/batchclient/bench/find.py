@@ -128,7 +128,7 @@ def _is_enough(windows: Sequence[Measurement], before: int, slos: Sequence[Slo])
     if not look or (len(look) == 1 and look[0].measured_the_client):
         return False
     outcome = _outcome_of(look, slos)
-    # On the way up a window without a miss is enough; what is chosen has a second look.
+    # While the search doubles, a window without a miss is enough; what is chosen has a second look.
     if not before and outcome.calls and all(hits == outcome.calls for hits in outcome.hits):
         return True
     # A window tells the throughput; a share needs calls.

@@ -126,10 +126,10 @@ class _Page:
         self._report = report
         self._slos = report.slos
         self._summaries = summaries_of(report.measurements, report.slos)
-        told = report.recommendation
-        self._found = None if told is None else told.rate or told.limit
+        recommended = report.recommendation
+        self._found = None if recommended is None else recommended.rate or recommended.limit
         ours = [each for each in self._summaries if each.setting.strategy != BASELINE]
-        if told is not None:
+        if recommended is not None:
             ours = [each for each in ours if _load_of(each.setting) == self._found]
         self._best = best_of(ours, self._slos)
         self._pictures = 0
@@ -155,11 +155,11 @@ class _Page:
         )
 
     def _head(self) -> list[str]:
-        about, told = self._report.about, self._report.recommendation
+        about, recommended = self._report.about, self._report.recommendation
         lines = [*self._report.lines] or ["The report gives no recommendation."]
         # An answer that is not decided says why itself.
-        if told is not None and not any(told.why in line for line in lines):
-            lines.append(f"Why: {told.why}.")
+        if recommended is not None and not any(recommended.why in line for line in lines):
+            lines.append(f"Why: {recommended.why}.")
         parts = [_paragraph(f"{about.started}, batchclient {about.client.get('batchclient')}"), _box("box", *lines)]
         if not about.complete:
             parts.append(_box("box warning", "Incomplete: the run ended before all was measured."))

@@ -39,7 +39,7 @@ _ANY_NUMBER = 1 << 30
 
 
 def openai_client(base_url: str, api_key: str | None, headers: Mapping[str, str]) -> AsyncOpenAI:
-    """Return a client of ``openai`` that does no more than it is told."""
+    """Return a client of ``openai`` that makes no further request."""
     import openai
 
     http = openai.DefaultAsyncHttpxClient(follow_redirects=False, trust_env=False, timeout=3600)

@@ -7,7 +7,7 @@ Rules:
   first word, and so in the first token.
 - A word has about one token. A call before the run tells the real ratio (``fitted``).
 - All answers have the same length, where the server takes ``ignore_eos``. Else the answers' own
-  lengths are told.
+  lengths are reported.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def _batches(page: Page, before: Page | None, width: int) -> Text:
         lately = {size: count - earlier.get(size, 0) for size, count in counts.items()}
         # A client in a new event loop counts anew.
         counts = lately if any(lately.values()) and min(lately.values()) >= 0 else counts
-    told = [f"{size}: {count:,}" for size, count in counts.items() if count]
-    return _joined(["requests by prompts", *(told or ["none"])], width)
+    shown = [f"{size}: {count:,}" for size, count in counts.items() if count]
+    return _joined(["requests by prompts", *(shown or ["none"])], width)
 
 
 def _sizes(page: Page) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """``batchclient doctor``: what a server is, and the faults that make it slow for bulk work.
 
 Rules:
-- The report goes to stdout, faults too; only a wrong command is told on stderr.
+- The report goes to stdout, faults too; only a wrong command is named on stderr.
 - The status is 0 where nothing of the server is to mend, 1 where its owner would change a setting,
   5 where calls fail.
 - Neither the key nor the query of the URL is shown.

@@ -2,7 +2,7 @@
 
 Rules:
 - The rows are those of ``batchclient map``, with their own parameters. Lines of text are prompts.
-- An unusable row is told with its line, and stops no other. So is a row whose request the worker
+- An unusable row is named with its line, and stops no other. So is a row whose request the worker
   would refuse, and one with the id of an earlier row, with both lines.
 """
 
@@ -51,7 +51,7 @@ __all__ = ["enqueue"]
 
 _MOST_TOLD = 10
 _TOGETHER = 256
-"""Messages of one call of ``enqueue``: how many are in the stream is told so exactly."""
+"""Messages of one call of ``enqueue``: how many are in the stream is known so exactly."""
 _BESIDE = ("deadline", "tenant")
 """Fields that are the message's of a row that is a request. Beside a template, columns are data."""
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
@@ -110,9 +110,9 @@ def enqueue(
                 template = "{}"
             read = Prompts(template, call, system, form=rows, row_params=row_params)
             made = _Rows(opened, read, params, id_prefix)
-            told = "" if first is None else read.check_first(first, opened)
-            if told and not quiet:
-                say(told)
+            note = "" if first is None else read.check_first(first, opened)
+            if note and not quiet:
+                say(note)
         except OSError as error:
             raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
     asyncio.run(_run(redis, stream, group, max_queued, from_list, made, quiet=quiet))

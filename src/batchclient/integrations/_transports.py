@@ -1,4 +1,4 @@
-"""The common part of all HTTP libraries' transports: a way through a ``BatchClient``, a way around.
+"""The common part of all HTTP libraries' transports: through a ``BatchClient``, or around it.
 
 Rules:
 - A request that may be shared (``_requests``) goes through a ``BatchClient`` (``_batcher``). All

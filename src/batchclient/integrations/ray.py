@@ -7,7 +7,7 @@ Rules:
 - A row that fails is a row with an error; the other rows of the batch have their answers.
 - A batch comes in any of Ray's formats, and leaves as an Arrow table. Each call adds the same
   columns with the same types, whatever its rows have become: a data set's files have one schema.
-- An error is told by its class and, where the error is the library's, its message, which holds no
+- An error is named by its class and, where the error is the library's, its message, which holds no
   prompt and no key.
 - The calls run in an event loop of their own. Ray's loop stands still while a batch is read, and
   while a finished batch waits for room: deadlines would pass, and answers would lie unread.
@@ -175,8 +175,8 @@ def columns_of(answer: Any) -> dict[str, Any]:
     )
     match answer:
         case Completion():
-            told = {"completion": answer.text, "finish_reason": answer.finish_reason, "health": answer.health}
-            return told | {"message": _message(answer)} | tokens
+            columns = {"completion": answer.text, "finish_reason": answer.finish_reason, "health": answer.health}
+            return columns | {"message": _message(answer)} | tokens
         case Embedding():
             return {"embedding": answer.vector} | tokens
         case Classification():

@@ -101,10 +101,10 @@ def letter_of(entry: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
     own = {name: fields.get(name.encode(), b"").decode(errors="replace") for name in _OWN}
     rest = {as_text(name): value for name, value in fields.items() if as_text(name) not in _OWN}
     try:
-        told = json.loads(own["error"])
+        stored = json.loads(own["error"])
     except (ValueError, RecursionError):
-        told = None
-    error = told if isinstance(told, dict) else {}
+        stored = None
+    error = stored if isinstance(stored, dict) else {}
     return DeadLetter(
         entry,
         identity_in(fields, own["message"] or entry),

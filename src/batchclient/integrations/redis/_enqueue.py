@@ -5,7 +5,7 @@ Rules:
   earlier message of the same call: one id has one result.
 - Where the stream has ``max_queued`` messages, whoever enqueues waits. Nothing is ever trimmed: a
   trimmed entry would be a lost message.
-- A connection that breaks may leave messages in the stream that nobody was told of. A caller that
+- A connection that breaks may leave messages in the stream that nobody knows of. A caller that
   enqueues again then has them twice; equal ids have one result.
 - Where there is no stream, the stream is made with its consumer group: an autoscaler that goes by
   the group's lag then sees the messages before the first worker.

@@ -152,9 +152,9 @@ async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -
         while page := list(entries_in(await redis.xrange(name, min=f"({streams[name]}", count=_TOGETHER))):
             streams[name] = page[-1][0]
             for entry, fields in page:
-                told = fields or {}
+                sent = fields or {}
                 if name == dead:
-                    letter = letter_of(entry, told)
+                    letter = letter_of(entry, sent)
                     yield Result(
                         letter.id,
                         letter.message,
@@ -164,7 +164,7 @@ async def _from_streams(redis: Connection, streams: dict[str, str], dead: str) -
                         worker=letter.worker,
                     )
                 else:
-                    texts = {as_text(key): as_text(value) for key, value in told.items()}
+                    texts = {as_text(key): as_text(value) for key, value in sent.items()}
                     yield _result_of(texts.get("id", entry), texts)
 
 

@@ -163,10 +163,10 @@ class WorkerStream:
         async with self._redis.pipeline(transaction=False) as pipe:
             for entry, _ in claimed:
                 pipe.xpending_range(self._stream, self._group, entry, entry, 1, self._consumer)
-            told = await pipe.execute()
+            replies = await pipe.execute()
         return [
             Delivery(entry, fields, each[0]["times_delivered"])
-            for (entry, fields), each in zip(claimed, told, strict=True)
+            for (entry, fields), each in zip(claimed, replies, strict=True)
             if each
         ]
 

@@ -515,9 +515,9 @@ class Worker:
         return Outcome(held.entry, "stream", tuple(text for pair in texts.items() for text in pair))
 
     def _end_dead(self, held: _Held, error: BaseException) -> None:
-        told = {"type": type(error).__name__, "message": str(error)}
+        fields = {"type": type(error).__name__, "message": str(error)}
         texts = (
-            *("message", held.entry, "error", json.dumps(told, ensure_ascii=False).encode(errors="replace")),
+            *("message", held.entry, "error", json.dumps(fields, ensure_ascii=False).encode(errors="replace")),
             *("deliveries", str(held.deliveries), "worker", self._consumer, "at", f"{self._stream.now():.3f}"),
         )
         self._put(held, Outcome(held.entry, "dead", texts))
