@@ -225,7 +225,7 @@ def test_measurements_without_an_answer_have_no_latency_and_still_a_page(report)
 
 def test_the_value_that_a_search_found_is_the_one_recommended(report):
     searched = replace(
-        report, slos=(), recommendation=Recommendation(16, None, "32 gains nothing", None, decided=False)
+        report, objectives=(), recommendation=Recommendation(16, None, "32 gains nothing", None, decided=False)
     )
     searched = marked(searched, lambda each: {"setting": replace(each.setting, strategy="fixed", size=None)})
     page = Page(html_of(searched))
