@@ -426,7 +426,8 @@ def test_what_is_no_bound_is_refused(text):
     [
         ("{", "no report, or a damaged one"),
         ("[]", "should be a dictionary"),
-        ('{"cells": [], "schema": 1}', "about: Field required"),
+        ('{"cells": [], "schema": 1}', "it is of schema 1, and this version reads 2"),
+        ('{"schema": 2}', "about: Field required"),
         ("[" * 100_000, "no report, or a damaged one"),
     ],
 )
@@ -440,7 +441,7 @@ def test_what_is_no_report_is_refused(tmp_path, content, why):
 @pytest.mark.parametrize(
     ("place", "value", "why"),
     [
-        (("schema",), 1, "schema: Input should be 2"),
+        (("schema",), "new", "it is of schema 'new', and this version reads 2"),
         (("objectives",), "p95<1s", r"objectives: Input should be a valid tuple"),
         (("objectives",), [3], r"objectives\.0: Input should be a valid string"),
         (("objectives",), ["fast"], "is no objective"),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from batchclient import ConfigError, __version__
@@ -29,7 +29,9 @@ from batchclient.bench.measurement import Measurement
 from batchclient.bench.session import Session
 from batchclient.bench.slo import Slo
 
-__all__ = ["About", "Calls", "Report", "Server", "read_report", "report_of", "write_report"]
+__all__ = ["SCHEMA", "About", "Calls", "Report", "Server", "read_report", "report_of", "write_report"]
+
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Report:
     measurements: tuple[Measurement, ...]
     recommendation: Recommendation | None
     lines: tuple[str, ...]
-    schema: Literal[2] = 2
+    schema: int = SCHEMA
 
     @property
     def slos(self) -> tuple[Slo, ...]:
@@ -166,7 +168,10 @@ def read_report(path: Path) -> Report:
     from pydantic import ValidationError
 
     try:
-        report: Report = _form().validate_python(json.loads(path.read_bytes(), object_hook=_with_ends))
+        written = json.loads(path.read_bytes(), object_hook=_with_ends)
+        if isinstance(written, dict) and (schema := written.get("schema")) != SCHEMA:
+            raise ConfigError(f"it is of schema {schema!r}, and this version reads {SCHEMA}")
+        report: Report = _form().validate_python(written)
         objectives = len(report.slos)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
