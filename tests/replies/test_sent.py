@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from batchclient.dialects import DIALECTS
+from batchclient.dialects import DIALECTS, make_dialect
+from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.errors import ConfigError
 from tests.core import Failure, Kind
 from tests.replies.harness import LEFT_OUT, asked, chats, failure_like, fault, named, read, sent, user
@@ -22,6 +23,9 @@ NESTED = {
 }
 ODD = ["größe ✓ \U0001f600", 'say "hi"\n\t\\', "\u2028\x00\x7f", ""]
 CALL = {"prompt": "a", "model": "tiny"}
+
+
+GUIDED = {"guided_json": {"type": "object"}, "guided_regex": "a+", "guided_choice": ["a"], "guided_grammar": "root ::= x"}
 
 
 def plain(*prompts, **options):
@@ -69,6 +73,16 @@ def completions():
         request = plain("a", "b", dialect="llamacpp", **params)
         yield (f"llama.cpp's calls without a translation go the other way: {params}", request,
                other_way | params | {"max_tokens": 16})
+    for old, value in GUIDED.items():
+        new = {"structured_outputs": {old.removeprefix("guided_"): value}, old: LEFT_OUT}
+        yield f"vLLM gets {old} by its name of today", plain("a", "b", **{old: value}), some(**new)
+        yield f"A server that is not known yet does so, too: {old}", plain("a", dialect=None, **{old: value}), some(**new)
+    yield ("The form's own options go with it, and no choice of a backend",
+           plain("a", guided_regex="a+", guided_whitespace_pattern=" ", guided_decoding_backend="xgrammar",
+                 structured_outputs={"disable_any_whitespace": True}),
+           some(structured_outputs={"regex": "a+", "whitespace_pattern": " ", "disable_any_whitespace": True},
+                guided_decoding_backend=LEFT_OUT))
+    yield "A body of another library's goes as it is", plain("a", verbatim=True, guided_regex="a"), some(guided_regex="a")
     yield ("TGI gets no top_p of 1, and the rest as it is",
            plain("a", dialect="tgi", top_p=1.0, temperature=0.0, max_tokens=3),
            CALL | {"temperature": 0.0, "max_tokens": 3})
@@ -143,6 +157,9 @@ UNSENT = [
     *((f"What TGI would ignore is refused: {params}", asked("a", dialect="tgi", **params), "not sent")
       for params in ({"n": 2}, {"logprobs": 0}, {"echo": True}, {"suffix": "x"}, {"best_of": 2},
                      {"return_token_ids": True})),
+    *((f"{name} is not known to heed {old}, and is not asked", asked("a", dialect=name, **{old: value}), old)
+      for name in DIALECTS if name not in ("vllm", "tei") for old, value in GUIDED.items()),
+    ("Nor for a chat", chats(dialect="openai", guided_json={}), "guided_json"),
 ]
 
 
@@ -151,6 +168,16 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_sent(row):
     _, request, says = row
     expected = fault("UNSUPPORTED", "BadRequest", says=says)
     assert failure_like(sent(request), expected) == expected
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.9.1", "0.11.0", "0.32.0", "0.110.0", "0.1.dev1"])
+def test_a_vllm_that_is_known_to_be_old_gets_a_form_by_the_names_that_it_has(version):
+    facts = ServerFacts("vllm", version)
+    request = plain("a", guided_regex="a+")
+    _, body = sent(request, make_dialect("vllm", lacks=facts.lacks))
+    is_old = version in ("0.10.2", "0.9.1")
+    form = {"guided_regex": "a+"} if is_old else {"structured_outputs": {"regex": "a+"}}
+    assert body == {"prompt": "a", "model": "tiny", **form}
 
 
 def test_a_server_without_lists_of_chats_says_so_itself():

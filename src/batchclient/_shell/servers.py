@@ -104,7 +104,7 @@ class DialectChoice:
         """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""
         # An unknown server may be a gateway in front of any other. The assumed dialect learns by
         # refusals, and so can do no less than a dialect that asks for nothing.
-        dialect = make_dialect(self.given or facts.known, self.secrets)
+        dialect = make_dialect(self.given or facts.known, self.secrets, facts.lacks)
         caps = dict(dialect.caps)
         for kind, cap in facts.caps.items():
             # A 1 is no number of the server's: such lists are absent, or cannot be told apart.

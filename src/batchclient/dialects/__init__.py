@@ -24,8 +24,10 @@ DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
 """The names of all dialects: the rows of ``_servers``."""
 
 
-def make_dialect(name: str | None, secrets: tuple[str, ...] = ()) -> Dialect:
+def make_dialect(name: str | None, secrets: tuple[str, ...] = (), lacks: frozenset[str] = frozenset()) -> Dialect:
     """Return a fresh dialect by name; ``None``: the dialect spoken before the server is known.
+
+    ``lacks``: fields that the server's version refuses or ignores.
 
     Raises:
         ConfigError: no dialect has the name.
@@ -36,4 +38,4 @@ def make_dialect(name: str | None, secrets: tuple[str, ...] = ()) -> Dialect:
         return _dialect.Dialect(_servers.SERVERS["vllm"], secrets, assumed=True)
     if name not in DIALECTS:
         raise ConfigError(f"there is no dialect {name!r}; there are {', '.join(map(repr, DIALECTS))}", field="dialect")
-    return _dialect.Dialect(_servers.SERVERS[name], secrets)
+    return _dialect.Dialect(_servers.SERVERS[name], secrets, lacks=lacks)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.requests import Learnt, Shape
+from batchclient.dialects._bodies import guided_in, refuse
 from batchclient.dialects._decoder import ReplyDecoder
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._redaction import redact, words_and_shown
@@ -35,6 +36,7 @@ class Dialect:
     Args:
         server: the row of its sort.
         secrets: keys to cut out of the server's messages.
+        lacks: further fields that the server is known to refuse or ignore.
         assumed: whether the server is not known yet. The usage beside a choice is then believed
             only once the server was seen to tell the calls of a list apart.
 
@@ -45,7 +47,14 @@ class Dialect:
         continues_chats: whether the server is known to have ``continue_final_message``.
     """
 
-    def __init__(self, server: Server, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        secrets: tuple[str, ...] = (),
+        *,
+        lacks: frozenset[str] = frozenset(),
+        assumed: bool = False,
+    ) -> None:
         self.name: str = server.name
         self.caps: Mapping[Kind, int] = server.caps
         self.length_reach: int | None = server.length_reach
@@ -53,7 +62,8 @@ class Dialect:
         self.continues_chats: bool = server.continues_chats and not assumed
         self._judge = server.judge
         self._secrets = secrets
-        self._without = server.lacks
+        self._without = server.lacks | lacks
+        self._takes_guided = server.takes_guided
         self._learnt = Learnt(usage_is_own=not assumed)
 
     def __repr__(self) -> str:
@@ -81,6 +91,8 @@ class Dialect:
             if self._learnt.ignored_n % _ASKED_AGAIN_AFTER:
                 message = "the server gives one answer where several are asked for (n); the call was not sent"
                 return Failure(FailureKind.UNSUPPORTED, DemuxError, message, begun=False)
+        if not (self._takes_guided or batch.shape.verbatim) and (name := guided_in(batch.shape.body)):
+            return refuse(self.name, f"is not known to heed {name}; give response_format, or structured_outputs")
         lone = batch.shape.kind is Kind.EMBEDDING and len(batch.requests) == 1
         batch.wire.lone_as_list = lone and self._learnt.lone_as_list
         batch.wire.to_list_route = len(batch.requests) > 1 and route.list_path is not None

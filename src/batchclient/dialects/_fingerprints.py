@@ -93,6 +93,8 @@ _ON_PYTHONS_SERVER = "it is built on Python's http.server, as mlx_lm.server is"
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 _OLD_VLLM = re.compile(r"0\.(\d|1\d|2[0-6])\.\d")
 """Before 0.27 ``stream_interval`` is ignored. A build of no release calls itself 0.1.dev."""
+_BEFORE_STRUCTURED = re.compile(r"0\.(\d|10)\.\d")
+"""Before 0.11 vLLM has ``guided_json`` and its kin alone."""
 _LONGEST_NAME = 512
 _MOST_MODELS = 1024
 _LARGEST_NUMBER = 1_000_000_000
@@ -169,6 +171,12 @@ class ServerFacts:
         """Whether streams send an event per token in any case; ``None``: not told."""
         old = self.dialect == "tgi" or (self.dialect == "vllm" and _OLD_VLLM.match(self.version or ""))
         return True if old else None
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """Fields that this version does not know, and other versions of the server do."""
+        is_before = self.dialect == "vllm" and _BEFORE_STRUCTURED.match(self.version or "")
+        return frozenset({"structured_outputs"}) if is_before else frozenset()
 
     @property
     def server(self) -> str | None:

@@ -21,6 +21,10 @@ Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
   nothing but lists gets a list of one.
 
 Fields refused by a server are left out (``Batch.wire.without``).
+
+``guided_json`` and its kin are vLLM's names of before 0.12; 0.11 took them and
+``structured_outputs``. Later ones ignore them, with status 200 and a text of any form: so they go
+as ``structured_outputs``, but to a server that is known to be older.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from batchclient._core.messages import Batch, Failure, FailureKind, Shape
-from batchclient.dialects._bodies import Bodies
+from batchclient.dialects._bodies import Bodies, in_new_names
 from batchclient.dialects._decoder import PlainDecoder, ReplyDecoder
 from batchclient.dialects._items import ClassesDecoder, ScoresDecoder, VectorsDecoder
 from batchclient.dialects._readers import OpenAIReader, Reader
@@ -103,6 +107,8 @@ class Generation(Route):
         """Write the batch's request: the shared body with the prompts spliced in."""
         requests, shape, without = batch.requests, batch.shape, batch.wire.without
         body: bytes | Failure = shape.body if self.bodies is None else self.bodies.of(shape)
+        if b'"guided_' in shape.body and not shape.verbatim and "structured_outputs" not in without:
+            body = _FORMS.of(shape)
         if isinstance(body, Failure):
             return body
         if not self.takes_ids and requests[0].prompt[:1] == b"[":
@@ -211,6 +217,9 @@ CLASSES = Inputs("/classify", ClassesDecoder)
 """vLLM's classes: an input's likeliest label, and each class's probability in the model's order."""
 VECTORS = Inputs("/embeddings", VectorsDecoder, from_root=False)
 """Embeddings, as OpenAI defined them."""
+
+
+_FORMS = Bodies(in_new_names)
 
 
 def _solo(batch: Batch) -> bytes:

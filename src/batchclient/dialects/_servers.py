@@ -91,6 +91,8 @@ class Server:
         lacks: fields of vLLM's that the server refuses or ignores.
         length_reach: how many length buckets a list may span; ``None``: any (continuous batching).
         continues_chats: whether the server has ``continue_final_message``.
+        takes_guided: whether it heeds a form by vLLM's older names, or by the later one. Others are
+            not asked: most ignore the field, and the answer would be of any form.
         judge: corrects the meaning of a refusal, by the server's words and the model's name.
     """
 
@@ -100,6 +102,7 @@ class Server:
     lacks: frozenset[str] = frozenset()
     length_reach: int | None = None
     continues_chats: bool = False
+    takes_guided: bool = False
     judge: Callable[[Failure, str, str], Failure] | None = None
 
 
@@ -203,6 +206,7 @@ SERVERS = {
             },
             caps={Kind.COMPLETION: 1024, Kind.TOKENS: 1},
             continues_chats=True,
+            takes_guided=True,
         ),
         Server(
             name="sglang",
