@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.pages import serving
 
 from batchclient import Choice, Completion, MapResult, Usage
+from batchclient._maps.row_calls import RowCall
 from batchclient.cli import _job, _pilot
 from batchclient.cli._audit import Audit
 from batchclient.cli._kept import Kept
@@ -204,11 +205,32 @@ def test_an_audit_finds_answers_that_are_others_now(ask, asked, out):
     assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]
 
 
-def test_an_audit_draws_4096_rows_at_most():
-    audit, answer = Audit(None, 1.0, None, {}), Completion((Choice(0, "yes", "stop"),), Usage(4, 2))
-    for number in range(5000):
-        audit.add(MapResult(f"{number} \ud800", number, Row({}, number + 1), answer))
-    assert audit.lines()[0].startswith("audit: 0 of 4,096 rows ")
+def test_an_audit_draws_the_same_4096_rows_in_whatever_order_they_end():
+    answer, drawn = Completion((Choice(0, "yes", "stop"),), Usage(4, 2)), []
+    for numbers in (range(5000), range(4999, -1, -1)):
+        audit = Audit(None, 1.0, None, lambda row: RowCall("complete", row["text"], {}), {})
+        for number in numbers:
+            row = Row({"text": f"\ud800 {number}"}, number + 1)
+            audit.add(MapResult("\ud800", number, row, answer))
+        assert audit.lines()[0].startswith("audit: 0 of 4,096 rows ")
+        drawn.append([row.line for row, _ in audit.drawn])
+    assert drawn[0] == drawn[1] == sorted(drawn[0])
+
+
+def test_an_audit_draws_the_same_rows_of_the_whole_and_of_its_shards_whatever_their_ids(ask, asked, tmp_path, out):
+    def audited(*options, **source):
+        asked.prompts.clear()
+        assert ask("--new", "--audit", "20%", "--temperature", 0, *options, **source)[0] == 0
+        return {prompt for prompt, count in asked.prompts.items() if count > 1}
+
+    whole, shards = audited("--unordered"), out.with_name("out-{shard}.jsonl")
+    assert (
+        audited("--shard", "0/2", output=shards) | audited("--shard", "1/2", output=shards) == whole
+        and len(whole) >= 20
+    )
+    same = tmp_path / "same.jsonl"
+    same.write_text("".join(json.dumps(row | {"id": "\ud800"}) + "\n" for row in rows_of(ROWS)))
+    assert audited("--quiet", source=same) == whole
 
 
 def test_a_finished_job_is_audited_from_its_journal(ask, asked, out):

@@ -1,6 +1,7 @@
 """``map --audit P%``: some rows are asked again, alone, and their answers compared.
 
-- The rows are drawn by a hash of their ids: the same ones in whatever order the answers come.
+- The rows are drawn by a hash of what they ask: the same ones in whatever order the answers come,
+  in whatever shards the input is cut, and whatever ids the rows have.
 - They are asked when ``OUT`` is whole, one in flight, with ``temperature=0``. An answer that is
   another one now has changed under load, or was somebody else's.
 """
@@ -8,6 +9,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,7 +49,8 @@ class Audit:
     Args:
         client: of the job.
         share: of the rows.
-        call_of: from a row to its call; rows with a temperature of their own are left out.
+        call_of: from a row to its call.
+        sketch_of: likewise, and no file that a row names is opened.
         arguments: of the job's map.
 
     Attributes:
@@ -56,33 +59,52 @@ class Audit:
     """
 
     def __init__(
-        self, client: BatchClient, share: float, call_of: Callable[[Row], RowCall], arguments: Mapping[str, Any]
+        self,
+        client: BatchClient,
+        share: float,
+        call_of: Callable[[Row], RowCall],
+        sketch_of: Callable[[Row], RowCall],
+        arguments: Mapping[str, Any],
     ) -> None:
         self.asked = 0
         self.differing: list[str] = []
         self._client = client
         self._share = share
         self._call_of = call_of
+        self._sketch_of = sketch_of
         self._alone = {**arguments, "look_ahead": 1}
-        self._drawn: list[tuple[Row, str]] = []
+        self._heap: list[tuple[int, int, Row, str]] = []
+        """The drawn rows: of their hashes the largest, negated, is the first; and their places."""
 
     def __repr__(self) -> str:
-        return f"<Audit: {self.asked} of {len(self._drawn)} rows>"
+        return f"<Audit: {self.asked} of {len(self._heap)} rows>"
+
+    @property
+    def drawn(self) -> list[tuple[Row, str]]:
+        """The rows drawn so far, in the input's order, and what was answered."""
+        return [(row, said) for _, _, row, said in sorted(self._heap, key=lambda each: -each[1])]
 
     def add(self, result: MapResult[Any]) -> None:
-        """Draw a row of the job, or leave it."""
-        digest = hashlib.blake2b(result.id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        is_drawn = int.from_bytes(digest) < self._share * 2**64 and len(self._drawn) < _MOST
-        if is_drawn and isinstance(result.answer, Completion):
-            self._drawn.append((result.document, _said(result.answer)))
+        """Draw a row of the job, or leave it; rows with a temperature of their own are left."""
+        if not isinstance(result.answer, Completion):
+            return
+        made = self._sketch_of(result.document)
+        if made.params.get("temperature"):
+            return
+        asked = json.dumps([made.call, made.item, dict(made.params), made.model], sort_keys=True, default=repr)
+        drawn = int.from_bytes(hashlib.blake2b(asked.encode(), digest_size=8).digest())
+        if drawn < self._share * 2**64:
+            heapq.heappush(self._heap, (-drawn, -result.index, result.document, _said(result.answer)))
+        if len(self._heap) > _MOST:
+            heapq.heappop(self._heap)
 
     async def run(self) -> None:
         """Ask the rows again."""
-        self._drawn = [each for each in self._drawn if not self._call_of(each[0]).params.get("temperature")]
-        rows = [row for row, _ in self._drawn]
+        drawn = self.drawn
+        rows = [row for row, _ in drawn]
         async with self._client.stream_map(rows, self._call_of, **self._alone) as results:
             async for result in results:
-                row, before = self._drawn[result.index]
+                row, before = drawn[result.index]
                 if isinstance(result.answer, Completion):
                     self.asked += 1
                     if _said(result.answer) != before:
@@ -90,7 +112,7 @@ class Audit:
 
     def lines(self) -> list[str]:
         """Return what came of it, for people."""
-        rows = f"{self.asked:,} of {len(self._drawn):,} rows answered again, alone"
+        rows = f"{self.asked:,} of {len(self._heap):,} rows answered again, alone"
         return [f"audit: {rows}; other answers: {len(self.differing):,}", *map("  {}".format, self.differing[:_SHOWN])]
 
 

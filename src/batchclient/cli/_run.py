@@ -114,7 +114,7 @@ def _end(number: int) -> None:
 
 def _job(options: MapOptions, source: Source) -> int:
     options, client, prompts = _begin(options, source)
-    call_of = blame(prompts.read, options.kept_columns or ())
+    call_of, sketch_of = (blame(read, options.kept_columns or ()) for read in (prompts.read, prompts.sketch))
     options, output = output_of(options, source)
     with kept_by(options, output, source.stamp, partial(_media_stamp, options)) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -125,9 +125,9 @@ def _job(options: MapOptions, source: Source) -> int:
         pilot = None
         if options.pilot is not None and kept is not None:
             with _open(options) as again:
-                read = _read(again, blame(prompts.sketch, options.kept_columns or ()), random_rows=options.pilot)
+                read = _read(again, sketch_of, random_rows=options.pilot)
             pilot = Pilot(client, read, call_of, options, kept)
-        job = _make_job(options, source, output, client, call_of, kept, pilot)
+        job = _make_job(options, source, output, client, call_of, sketch_of, kept, pilot)
         asyncio.run(job.run())
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
@@ -235,6 +235,7 @@ def _make_job(
     output: Output,
     client: BatchClient,
     call_of: Callable[[Row], RowCall],
+    sketch_of: Callable[[Row], RowCall],
     kept: Kept | None,
     pilot: Pilot | None,
 ) -> Job:
@@ -269,7 +270,7 @@ def _make_job(
         counted = _InThread(source.expected)
         total = lambda: source.estimated() if (known := counted()) is None else known  # noqa: E731
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
-    audit = None if options.audited is None else Audit(client, options.audited, call_of, options.arguments)
+    audit = None if options.audited is None else Audit(client, options.audited, call_of, sketch_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
     return job
