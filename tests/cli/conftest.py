@@ -107,6 +107,9 @@ def models():
         running.over.set()
 
 
+PNG = b"\x89PNG\r\n\x1a\n.."
+
+
 def rows_of(count, text="text"):
     return [{"id": number, "text": f"{text} {number}"} for number in range(count)]
 

@@ -16,7 +16,7 @@ from batchclient.journal.lines import fields_in
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.fakes.pages import serving
 
-from .conftest import has_rows, names, read_rows, rows_of, wait_for, write_rows
+from .conftest import PNG, has_rows, names, read_rows, rows_of, wait_for, write_rows
 
 LONG = {"id": 2, "text": "word " * 40000}
 """Longer than the model takes."""
@@ -414,6 +414,40 @@ def test_a_copy_or_another_name_is_the_same_job(cli_map, server, tmp_path, form)
         (there / name).unlink(missing_ok=True)
     assert cli_map(source, "-o", there / "new", *options).exit_code == 0
     assert ((there / "new").read_bytes(), server.requests) == (whole, sent)
+
+
+def test_a_whole_folder_that_is_copied_without_its_times_is_finished(cli, tmp_path):
+    """``IN`` and the pictures are known by what they hold; where one is another, the job is not finished."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "in").mkdir(parents=True)
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a cat"}, "finish_reason": "stop"}
+    for name in "ab":
+        (here / f"{name}.png").write_bytes(PNG + name.encode())
+        write_rows(
+            here / "in" / f"{name}.jsonl", [{"picture": f"{name}.png", "text": f"{name} {each}"} for each in "xy"]
+        )
+    with serving(lambda asked: (200, {"id": "1", "choices": [choice]})) as asked:
+
+        def run(folder, source="in"):
+            chats = ["--prompt", "{text}", "--image", "picture", "--call", "chat", "--media-root", folder]
+            command = [folder / source, "-o", folder / f"{source[:4].replace('/', '-')}.jsonl", *chats]
+            return cli("map", *command, "--base-url", asked.url, "--model", "m", "--dialect", "vllm")
+
+        for source in ("in", "in/a.jsonl"):
+            assert run(here, source).exit_code == 0
+        shutil.copytree(here, there, copy_function=shutil.copyfile)
+        for path in there.rglob("*.journal"):
+            path.chmod(0o600)
+        sent, inode = len(asked.asked), (there / "in.jsonl").stat().st_ino
+        for source in ("in", "in/a.jsonl"):
+            assert "nothing to do" in run(there, source).stderr
+        assert (len(asked.asked), (there / "in.jsonl").stat().st_ino) == (sent, inode)
+        for name in ("b.png", "in/b.jsonl"):
+            whole = (there / name).read_bytes()
+            (there / name).write_bytes(whole.replace(b"b", b"c"))
+            assert "nothing to do" not in run(there).stderr, name
+            (there / name).write_bytes(whole)
+        assert "nothing to do" in run(there, "in/a.jsonl").stderr
 
 
 def test_no_key_no_header_and_no_query_is_on_the_disk(cli, tmp_path, out, journal):

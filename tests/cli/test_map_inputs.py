@@ -10,9 +10,7 @@ import pytest
 from batchclient.jobs.media import Media
 from tests.fakes.pages import serving
 
-from .conftest import read_rows, write_rows
-
-PNG = b"\x89PNG\r\n\x1a\n.."
+from .conftest import PNG, read_rows, write_rows
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ Rules:
 - The journal notes each file that takes rows before it is made, so that the next run may remove it;
   and ``OUT`` before it is renamed, so that it is known as the job's own, also as a copy or by
   another name. Any other ``OUT`` is refused, unless ``--new`` is given.
+- A finished job is known by sizes and times of ``OUT``, ``IN`` and the files that its rows name; by
+  checksums where a copy has other times.
 - A note of another form is none, whatever its checksum says.
 - A job whose audit is still to come says so: the same command makes up for it, also with ``--new``.
 - ``--new`` keeps its answers in ``OUT.journal.new``, and ``OUT`` and its journal stay as they are
@@ -31,6 +33,7 @@ from batchclient.cli._refusal import Refusal
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output
+from batchclient.jobs.source import Source
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.place import sync_folder
 from batchclient.journal.rows import MAY_BE_TRIED
@@ -69,6 +72,8 @@ class _Note(_FileNote, total=False):
     seconds: float
     audit: float | None
     media: str | None
+    media_checksum: str | None
+    checksum: int | None
     status: int
     broken: str
     bad: dict[str, int]
@@ -86,14 +91,14 @@ _bounds = TypeAdapter(tuple[float, float])
 
 @contextmanager
 def kept_by(
-    options: MapOptions, output: Output, source: list[Any] | None, media: Callable[[], str | None] = lambda: None
+    options: MapOptions, output: Output, source: Source, media: Callable[..., str | None] = lambda **_: None
 ) -> Iterator[Kept | None]:
     """Open what keeps a job's answers; ``None``: rows go to the output alone.
 
     Args:
         options, output: of the job.
-        source: changes with an input that can be read again; ``None``: it cannot.
-        media: tells what changes with the files that its rows name.
+        source: the input.
+        media: tells what changes with the files that its rows name, which are opened if ``reads``.
 
     Raises:
         Refusal, ConfigError: there is a job or a file that the command does not go on with.
@@ -200,7 +205,7 @@ class Kept:
         journal: open.
         place: where the journal is, or goes in the end.
         options, output: of the job.
-        source: changes with the input, if that can be read again.
+        source: the input.
         fresh: where the journal is until the end; ``None``: in its place.
         old: the journal that is in its place until then, if there is one.
         media: as for ``kept_by``.
@@ -215,11 +220,11 @@ class Kept:
         place: Path,
         options: MapOptions,
         output: Output,
-        source: list[Any] | None,
+        source: Source,
         *,
         fresh: Path | None = None,
         old: HeldJournal | None = None,
-        media: Callable[[], str | None] = lambda: None,
+        media: Callable[..., str | None] = lambda **_: None,
     ) -> None:
         self._media = media
         self.journal: HeldJournal = journal
@@ -237,7 +242,8 @@ class Kept:
                 # The output was renamed, and perhaps the journal.
                 self._outputs = {self._name: told}
         self._told = self._outputs.pop(self._name, {})
-        self._facts = _facts(options, source)
+        self._source = source
+        self._facts = _facts(options, source.stamp)
         # Each form has a second file of its own name, and the job may have been of several forms.
         self._suffix = "" if output.beside is None else output.beside.path.suffix
         self._beside: dict[str, Any] = self._told.get("beside", {}).get(self._suffix, {})
@@ -278,7 +284,7 @@ class Kept:
     def is_to_be_audited(self) -> bool:
         """Whether a job with these settings is finished, and the audit that it wants is not."""
         told = self._told
-        is_done = self.is_in_place and self._is_beside and told.get("facts") == self._facts
+        is_done = self.is_in_place and self._is_beside and self._has_facts
         return is_done and bool(self._facts["in"]) and self._options.audited == told.get("audit") is not None
 
     def check(self) -> None:
@@ -336,15 +342,27 @@ class Kept:
         if (
             self._fresh is not None
             or not (self.is_renamed and self._is_beside)
-            or told.get("facts") != self._facts
             or not self._facts["in"]
+            or not self._has_facts
             # It asks rows again; the others come from the journal.
             or self._options.audited is not None
         ):
             return None
         again = told.get("failed", 0) if self._options.retry_failed else told.get("may_be_tried", 0)
         # The journal knows answers by the bytes that were sent, which may be others now.
-        return None if again or told.get("media") != self._media() else told.get("status")
+        if not again and told.get("media") != self._media():
+            checksum = told.get("media_checksum")
+            again = checksum is None or checksum != self._media(reads=True)
+        return None if again else told.get("status")
+
+    @property
+    def _has_facts(self) -> bool:
+        """Whether ``OUT`` is made of what the command gives, of this input or of one like it."""
+        told, now = self._told.get("facts"), self._facts
+        if told == now or told is None or {**told, "in": None} != {**now, "in": None}:
+            return told == now
+        checksum = self._told.get("checksum")
+        return checksum is not None and checksum == self._source.checksum()
 
     @property
     def failed(self) -> str:
@@ -413,8 +431,16 @@ class Kept:
         if beside is not None:
             self._note_beside(**self._stamps(beside, beside.status))
         seconds, audit, media = self._seconds(seconds), self._options.audited, self._options.media
-        stamp = None if media is None else f"{media.stamp:016x}"
-        self._note(facts=self._facts, finished=_now(), seconds=seconds, audit=audit, media=stamp, **counts)
+        self._note(
+            facts=self._facts,
+            finished=_now(),
+            seconds=seconds,
+            audit=audit,
+            checksum=self._source.checksum(),
+            media=None if media is None else f"{media.stamp:016x}",
+            media_checksum=None if media is None else f"{media.checksum:016x}",
+            **counts,
+        )
 
     def audited(self) -> None:
         """Note that the audit has ended, if that can be written."""

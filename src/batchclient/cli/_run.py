@@ -116,7 +116,7 @@ def _job(options: MapOptions, source: Source) -> int:
     options, client, prompts = _begin(options, source)
     call_of, sketch_of = (blame(read, options.kept_columns or ()) for read in (prompts.read, prompts.sketch))
     options, output = output_of(options, source)
-    with kept_by(options, output, source.stamp, partial(_media_stamp, options)) as kept:
+    with kept_by(options, output, source, partial(_media_in, options)) as kept:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
@@ -135,15 +135,16 @@ def _job(options: MapOptions, source: Source) -> int:
     return status_of(job)
 
 
-def _media_stamp(options: MapOptions) -> str | None:
-    """Return what changes with the files that the input's rows name, which are not opened."""
+def _media_in(options: MapOptions, *, reads: bool = False) -> str | None:
+    """Return what changes with the files that the rows name; ``reads``: they are opened."""
     if options.media is None:
         return None
-    stamp = 0
+    told, told_of = 0, options.media.checksum_of if reads else options.media.stamp_of
     with _open(options) as again:
         for row in again.read():
-            stamp ^= options.media.stamp_of(row)
-    return f"{stamp:016x}"
+            told ^= told_of(row)
+            row.media = None
+    return f"{told:016x}"
 
 
 def _open(options: MapOptions) -> Source:

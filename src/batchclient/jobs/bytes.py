@@ -8,6 +8,7 @@ import errno
 import gzip
 import io
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 from batchclient._maps.arrow import pyarrow_for
 from batchclient.errors import ConfigError
 
-__all__ = ["CHUNK_BYTES", "Bytes", "Chunks", "Packed", "codec_from", "packed_by", "recoded"]
+__all__ = ["CHUNK_BYTES", "Bytes", "Chunks", "Packed", "checksum_of", "codec_from", "packed_by", "recoded"]
 
 CHUNK_BYTES = 256 * 1024
 Bytes: TypeAlias = "io.BufferedReader[Any]"
@@ -31,6 +32,14 @@ _PACKED = {
 _NO_TEXT = "batchclient.no-text"
 """Puts a lone surrogate, which UTF-8 does not have, in place of bytes that are no text."""
 codecs.register_error(_NO_TEXT, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+
+
+def checksum_of(path: str | os.PathLike[str], checksum: int = 0) -> int:
+    """Return a checksum of a file's bytes, behind others of this checksum."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        while chunk := file.read(CHUNK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
 
 
 class Chunks(io.RawIOBase):

@@ -17,6 +17,7 @@ import hashlib
 import os
 import stat
 import threading
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,7 @@ class Media:
     Attributes:
         fields: of both kinds.
         stamp: changes with the files of the rows read ahead, as far as path, size and mtime tell.
+        checksum: of what these rows have, by whatever path.
 
     Raises:
         ConfigError: there is no such folder.
@@ -64,6 +66,7 @@ class Media:
     def __init__(self, images: Sequence[str], audio: Sequence[str] = (), root: str | None = None) -> None:
         self.fields: tuple[str, ...] = (*images, *audio)
         self.stamp: int = 0
+        self.checksum: int = 0
         self._open: dict[int, int] = {}
         self._room = threading.Condition()
         self._kinds = [(name, "image", _IMAGES) for name in images] + [(name, "audio", _SOUNDS) for name in audio]
@@ -85,13 +88,22 @@ class Media:
     def read_ahead(self, row: Row) -> Row:
         """Do as ``load``, and wait for room; ``leave`` makes it. One row of any size has room."""
         self.stamp ^= self.stamp_of(row)
-        media = self.load(row).media
+        self.checksum ^= self.checksum_of(row)
+        media = row.media
         parts = () if isinstance(media, BadRow) else media
         size = sum(len(part[part["type"]]["url"]) for part in parts)
         with self._room:
             self._room.wait_for(lambda: not self._open or sum(self._open.values()) + size <= MOST_OPEN_BYTES)
             self._open[id(row)] = size
         return row
+
+    def checksum_of(self, row: Row) -> int:
+        """Do as ``load``; return what changes with the pictures and sounds themselves."""
+        media = self.load(row).media
+        told = 0
+        for part in () if isinstance(media, BadRow) else media:
+            told = zlib.crc32(part[part["type"]]["url"].encode("utf-8", "surrogatepass"), told)
+        return _hash_of(row, told) if told else 0
 
     def stamp_of(self, row: Row) -> int:
         """Return what changes with the files that a row names; none is opened."""
@@ -105,10 +117,7 @@ class Media:
                 with suppress(OSError, ValueError):
                     status = (self._root / path).stat()
                     told.append((path, status.st_ino, status.st_size, status.st_mtime_ns))
-        if not told:
-            return 0
-        data = repr((os.fspath(self._root or ""), row.file, row.line, told)).encode("utf-8", "surrogatepass")
-        return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+        return _hash_of(row, (os.fspath(self._root or ""), told)) if told else 0
 
     def name(self, item: str | list[Any], row: Row) -> list[Any]:
         """Do as ``add``, and read no file: where a picture would be, stands what names it."""
@@ -197,6 +206,11 @@ class Media:
                 return opened.read(most)
         finally:
             os.close(file)
+
+
+def _hash_of(row: Row, told: Any) -> int:
+    data = repr((row.file, row.line, told)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 
 
 def _data_url(content: bytes, kind: str, types: Sequence[tuple[bytes, int, str]]) -> str:

@@ -33,6 +33,7 @@ from functools import partial
 from pathlib import Path
 
 from batchclient.errors import ConfigError
+from batchclient.jobs.bytes import checksum_of
 from batchclient.jobs.forms import BESIDE, Work
 from batchclient.jobs.source import in_thread
 from batchclient.journal.lease import System
@@ -332,7 +333,7 @@ class Output:
     def checksum_before(self) -> int | None:
         """Return the checksum of the file that is there, which is read; ``None``: it cannot be."""
         with suppress(OSError):
-            return _checksum_of(self.path)
+            return checksum_of(self.path)
         return None
 
     @property
@@ -350,7 +351,7 @@ class Output:
                 os.pwrite(file, head, 0)
             finally:
                 os.close(file)
-            self.checksum = _checksum_of(self.part)
+            self.checksum = checksum_of(self.part)
         _sync(self._file)
 
     def _check(self) -> None:
@@ -407,14 +408,6 @@ def points_to(link: Path, name: str) -> bool:
         return link.readlink() == Path(name)
     except OSError:
         return False
-
-
-def _checksum_of(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_TOGETHER_BYTES):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
 
 
 def is_same(one: os.stat_result | None, other: os.stat_result | None) -> bool:

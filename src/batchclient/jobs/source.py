@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import threading
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -25,6 +26,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 
 from batchclient._client.parts import shard_from
 from batchclient.errors import ConfigError
+from batchclient.jobs.bytes import checksum_of
 from batchclient.jobs.file import File, Reading
 from batchclient.jobs.inputs import input_of, said, shown
 from batchclient.jobs.rows import Row
@@ -202,6 +204,23 @@ class Source:
             return None
         told = max(self._made, round(self._made * sum(self._sizes) / done))
         return told if self._most is None else min(told, self._most)
+
+    def checksum(self) -> int | None:
+        """Return a checksum of the files, which are read anew.
+
+        ``None``: they cannot be read again, or have changed since they were found.
+        """
+        if self.stamp is None or "-" in self._input.files:
+            return None
+        stamp, checksum = self.stamp, 0
+        try:
+            for path in self._input.files:
+                checksum = checksum_of(path, zlib.crc32(os.fsencode(self._input.name_of(path)), checksum))
+            self._look()
+        except OSError:
+            return None
+        now, self.stamp = self.stamp, stamp
+        return checksum if now == stamp else None
 
     def reads(self, path: str) -> bool:
         """Return whether a new file of this name would be a part of the input."""
