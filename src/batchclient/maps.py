@@ -19,6 +19,8 @@ Rules:
   So nothing but the user holds a map: rows and reader have weak references.
 - While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly,
   and the waiting task may have no other holder.
+- Rows whose model is refused, while those of others are answered, take no part of the look-ahead,
+  up to 65,536 of them: the others are read and answered meanwhile.
 - With a journal a row that has ended is finished, and can be taken, once the row is committed.
 """
 
@@ -71,6 +73,9 @@ __all__ = ["Finish", "Map", "Row", "RowStream", "map_of"]
 
 _BACK_AT_ONCE = 512
 """Rows that come back from aside together, at most."""
+
+_MOST_HELD_BACK = 65_536
+"""Rows that wait for a refused model beside the look-ahead: 2 KB each, and their texts twice."""
 
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
@@ -303,7 +308,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """How many documents may be read now."""
         if self._journaled is not None and self._journaled.holds_back:
             return 0
-        return self._look_ahead() - len(self._rows)
+        return self._look_ahead() + self._held_back - len(self._rows)
+
+    @property
+    def _held_back(self) -> int:
+        """How many rows, of the client's maps, wait for a refused model while others are answered."""
+        return 0 if self._runner is None else min(_MOST_HELD_BACK, self._runner.core.held_back)
 
     @property
     def counts(self) -> Counts:
@@ -568,7 +578,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         journaled = self._journaled
         if journaled is None or self._exhausted or self.room > 0 or journaled.holds_back:
             return False
-        if 2 * journaled.under_way > self._look_ahead():
+        if 2 * (journaled.under_way - self._held_back) > self._look_ahead():
             return False
         waiting = sorted(index for index, row in self._rows.items() if (row.finished or row.waits) and not row.stays)
         gone: list[tuple[Row, bytes]] = []
@@ -641,7 +651,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             return False
         now = self._runner.backend.now
         until = now() + self._slice_s
-        for _ in range(room):
+        while room > 0:
             try:
                 document = next(self._iterator)
             except StopIteration:
@@ -654,6 +664,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._open(document)
             if now() > until:
                 return True
+            room -= 1
+            if not room:
+                room = self.room  # what was read may wait for a refused model
         return False
 
     def _wait_for_room(self) -> anyio.Event | None:

@@ -24,7 +24,7 @@ def router():
             running.posts += 1
             number = running.posts
         status = 403 if b"DROP TABLE" in asked.body else running.refusals(number)
-        if number > 40 and running.gone in asked.body:
+        if number > 40 and running.gone in asked.body and running.is_gone():
             status = 404
         if status:
             running.refused += 1
@@ -36,7 +36,7 @@ def router():
     with serving(answer) as running:
         running.posts = running.refused = 0
         running.refusals = lambda number: 0
-        running.gone = b"no such words"
+        running.gone, running.is_gone = b"no such words", lambda: True
         running.words = "The model `m` is not found."
         yield running
 
@@ -109,6 +109,19 @@ def test_of_two_models_one_is_gone_for_good_and_the_others_rows_are_answered(cha
     done = chats(made=made, options=["--row-params", "take"])
     assert done.exit_code == 0, done.stderr
     assert len(read_rows(out)) == 80 and router.posts - router.refused == 80
+
+
+@pytest.mark.parametrize("order", [[], ["--unordered"]], ids=["in order", "unordered"])
+def test_rows_of_a_model_that_is_away_hold_no_others_up(chats, router, out, monkeypatch, order):
+    """The look-ahead is 32 rows; 300 of the other model are answered before the model is back."""
+    monkeypatch.setattr("batchclient._client.map_methods._LEAST_LOOK_AHEAD", 32)
+    monkeypatch.setattr("batchclient._maps.journaled.Journaled.more_ahead", 0)
+    monkeypatch.setattr("batchclient.cli.map.REFUSED_S", 2.0)
+    router.gone, router.is_gone = b'"model":"gone"', lambda: router.posts - router.refused < 320
+    made = [{"text": f"row {number}", "model": ("m", "gone")[number % 2]} for number in range(600)]
+    done = chats(made=made, options=["--row-params", "take", *order])
+    assert done.exit_code == 0, done.stderr
+    assert len(read_rows(out)) == 600 == router.posts - router.refused
 
 
 def test_a_refused_model_is_waited_for_for_a_minute_where_no_patience_is_given():

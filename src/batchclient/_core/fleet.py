@@ -129,6 +129,17 @@ class Fleet:
             for other in self.serving
         )
 
+    def refuses(self, shape: Shape) -> bool:
+        """Whether all in use refuse such calls' model, or key, and answer others meanwhile."""
+        used = [endpoint for endpoint in self.serving if endpoint.health.in_use]
+        return bool(used) and all(self._refuses(endpoint, shape) for endpoint in used)
+
+    @staticmethod
+    def _refuses(endpoint: Endpoint, shape: Shape) -> bool:
+        model = endpoint.abilities.models.refused.get(shape.subject)
+        # Answers to older calls may come after the first refusal.
+        return model is not None and any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
+
     def take_now(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint takes such calls, and may be sent any number of them now."""
         others = (other for other in self.serving if other is not endpoint and other.health.in_use)
@@ -253,11 +264,14 @@ class Fleet:
         """The call that was to find out about a model is refused: its server is away for its calls."""
         endpoint = self.by_id[batch.endpoint]
         model = endpoint.abilities.models.refused[batch.shape.subject]
-        # Answers to older calls may come after the first refusal.
-        serves_others = any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
-        if serves_others or endpoint.outage is not None:
-            return
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
+        if self._refuses(endpoint, batch.shape):
+            if not model.is_told:
+                model.is_told = True
+                self._command(HealthChanged(endpoint.id, endpoint.name, "held", seen))
+            return
+        if endpoint.outage is not None:
+            return
         endpoint.outage = ServerOutage(endpoint.shown_name, seen, model.since, failure.of_the_server)
         self.tell(endpoint, seen, "outage_began", endpoint.outage.opening(now))
 

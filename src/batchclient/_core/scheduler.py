@@ -243,6 +243,13 @@ class Scheduler:
         return self._fleet.total_limit
 
     @property
+    def held_back(self) -> int:
+        """Calls that wait for a model, or a key, that all servers refuse, while others are answered."""
+        if not any(endpoint.abilities.models.refused for endpoint in self._fleet.serving):
+            return 0
+        return sum(group.size for group in self._queue.groups() if self._fleet.refuses(group.shape))
+
+    @property
     def counters(self) -> Counters:
         """The counts, for whoever makes a request for several callers, and counts those."""
         return self._counters

@@ -36,6 +36,11 @@ class Core(Protocol):
         ...
 
     @property
+    def held_back(self) -> int:
+        """Calls that wait for a refused model, while others are answered."""
+        ...
+
+    @property
     def endpoint(self) -> Callable[[int], EndpointStatistics | None]:
         """Return a snapshot of one endpoint."""
         ...

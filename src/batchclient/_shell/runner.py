@@ -434,6 +434,8 @@ class Runner:
         at, name, state, reason = change.endpoint, change.name, change.state, change.reason
         self._decided(name, state, reason)
         if state == "held":
+            for rows in tuple(self.maps):
+                rows._wake()  # they may read further
             message = "endpoint %d (%s) is sent less, and calls wait: %s"
             self._log("calls_held", at, message, at, name, reason, reason=reason)
             return

@@ -207,6 +207,11 @@ class TracedCore:
         """The scheduler's total limit."""
         return self._core.total_limit
 
+    @property
+    def held_back(self) -> int:
+        """See ``Scheduler``."""
+        return self._core.held_back
+
     # The shell's side ------------------------------------------------------------------------------------------
 
     def around(self, send: Callable[[Batch], Awaitable[None]]) -> Callable[[Batch], Awaitable[None]]:

@@ -60,7 +60,7 @@ class ModelBreaker(Breaker):
         sent_at: when that call was sent.
     """
 
-    __slots__ = ("evidence", "held_at", "held_s", "refusals", "sent_at", "since")
+    __slots__ = ("evidence", "held_at", "held_s", "is_told", "refusals", "sent_at", "since")
 
     def __init__(self, since: float, sent_at: float) -> None:
         super().__init__()
@@ -72,6 +72,8 @@ class ModelBreaker(Breaker):
         """How much they say of other calls."""
         self.held_s = 0.0
         """How long a call is under way that was taken on."""
+        self.is_told = False
+        """Whether it was said that calls wait for the model, while others are answered."""
         self.held_at = math.inf
         """When one sent since will have been so long; ``inf``: none is under way."""
 

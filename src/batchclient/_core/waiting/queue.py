@@ -174,13 +174,17 @@ class Queue:
         """How many calls wait, for a permit or to be tried again."""
         return self.size + self.later.size
 
+    def groups(self) -> Iterator[Group]:
+        """The groups in the order."""
+        return self._groups(*self.lanes.ready)
+
     def requests(self) -> list[Request]:
         """Every waiting request: those to be tried again, then those in the order."""
         return self.later.requests() + self.queued()
 
     def queued(self) -> list[Request]:
         """Every request in the order, oldest first."""
-        waiting = (request for group in self._groups(*self.lanes.ready) for request in group)
+        waiting = (request for group in self.groups() for request in group)
         return sorted(waiting, key=lambda request: request.seq)
 
     @property
