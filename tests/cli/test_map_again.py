@@ -442,11 +442,12 @@ def test_a_whole_folder_that_is_copied_without_its_times_is_finished(cli, tmp_pa
         for source in ("in", "in/a.jsonl"):
             assert "nothing to do" in run(there, source).stderr
         assert (len(asked.asked), (there / "in.jsonl").stat().st_ino) == (sent, inode)
-        for name in ("b.png", "in/b.jsonl"):
+        for name, old, new in (("b.png", b"b", b"c"), ("in/b.jsonl", b'"b ', b'"c ')):
             whole = (there / name).read_bytes()
-            (there / name).write_bytes(whole.replace(b"b", b"c"))
+            (there / name).write_bytes(whole.replace(old, new))
             assert "nothing to do" not in run(there).stderr, name
             (there / name).write_bytes(whole)
+            assert run(there).exit_code == 0
         assert "nothing to do" in run(there, "in/a.jsonl").stderr
 
 
