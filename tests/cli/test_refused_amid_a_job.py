@@ -116,7 +116,7 @@ def test_rows_of_a_model_that_is_away_hold_no_others_up(chats, router, out, monk
     """The look-ahead is 32 rows; 300 of the other model are answered before the model is back."""
     monkeypatch.setattr("batchclient._client.map_methods._LEAST_LOOK_AHEAD", 32)
     monkeypatch.setattr("batchclient._maps.journaled.Journaled.more_ahead", 0)
-    monkeypatch.setattr("batchclient.cli.map.REFUSED_S", 2.0)
+    monkeypatch.setattr("batchclient.cli._map_options.REFUSED_S", 2.0)
     router.gone, router.is_gone = b'"model":"gone"', lambda: router.posts - router.refused < 320
     made = [{"text": f"row {number}", "model": ("m", "gone")[number % 2]} for number in range(600)]
     done = chats(made=made, options=["--row-params", "take", *order])
