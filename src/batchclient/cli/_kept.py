@@ -558,6 +558,6 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
         "form": [not options.unordered, options.dedupe, options.first, options.retries, options.fail_if or []],
-        "as": [options.output_form, options.answer_field],
+        "as": [options.output_form, options.answer_field, options.answer_columns],
         "columns": None if options.kept_columns is None else [*options.kept_columns],
     }

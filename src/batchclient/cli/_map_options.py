@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from batchclient._client.parts import Shard, shard_from
 from batchclient._maps.repair import Repair
+from batchclient.cli._answer_columns import Kind, kinds_in
 from batchclient.cli._audit import audit_from
 from batchclient.cli._cost import Cost, cost_from
 from batchclient.cli._metrics import Address, address_from
@@ -77,6 +78,7 @@ class MapOptions:
         kept_columns: the fields to write beside ``id``; ``None``: all.
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         answers_as: a model whose instances are the answers that fit ``--schema``.
+        answer_kinds: the types of the answers' properties that are fields of the output, by name.
         params: of the server.
         retries: what becomes of bad answers, in ``Repair``'s words.
         client: the arguments of ``BatchClient``.
@@ -138,6 +140,9 @@ class MapOptions:
         OutputForm | None, of_files("jsonl, csv, parquet, batch or npy (default: OUT's ending).", "FORM")
     ] = None
     answer_field: Annotated[str | None, of_files("Of the answer in OUT; begins the other added names.", "NAME")] = None
+    answer_columns: Annotated[bool, of_files("The properties of --schema are columns.", None, "--answer-columns")] = (
+        False
+    )
     journal: Annotated[str | None, of_files("The job's answers, instead of OUT.journal.", "FILE")] = None
 
     concurrency: Concurrency = None
@@ -170,6 +175,7 @@ class MapOptions:
     kept_columns: Sequence[str] | None = field(init=False)
     media: Media | None = field(init=False)
     answers_as: type[BaseModel] | None = field(init=False)
+    answer_kinds: dict[str, Kind] = field(init=False)
     params: dict[str, Any] = field(init=False)
     retries: dict[str, Any] = field(init=False)
     client: dict[str, Any] = field(init=False)
@@ -219,6 +225,7 @@ class MapOptions:
         self.kept_columns = None if self.columns is None else columns_from(_names_from(self.columns))
         self.media = self._media()
         self.answers_as = schema_from(self.schema)
+        self.answer_kinds = kinds_in(self.answers_as) if self.answer_columns else {}
         self.retries = {
             "invalid": self.retry_invalid,
             "truncated": self.retry_truncated,

@@ -7,6 +7,7 @@ from functools import partial
 
 from batchclient._maps.arrow import pyarrow_for
 from batchclient._maps.row_calls import RowCall
+from batchclient.cli._answer_columns import values_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import added_by, fields_of_row, id_and
@@ -27,7 +28,7 @@ from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
 
-__all__ = ["added_for", "added_to_rows", "output_of", "writer_of"]
+__all__ = ["added_for", "added_to_rows", "answers_in", "output_of", "writer_of"]
 
 _OF_ROWS = ("jsonl", "csv", "parquet")
 """The forms whose rows have the fields of the input."""
@@ -37,12 +38,18 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
     """Return the names of the fields that the output adds to the input's."""
     if form not in _OF_ROWS:
         return ()
-    added = added_by(options.call, options.params, options.answer_field)
+    added = (*answers_in(options), *added_by(options.call, options.params, options.answer_field))
     return (
         added
         if form == "jsonl"
         else (*added, OTHER if options.answer_field is None else f"{options.answer_field}_{OTHER}")
     )
+
+
+def answers_in(options: MapOptions) -> tuple[str, ...]:
+    """Return the names of the fields that have the properties of an answer."""
+    start = options.answer_field
+    return tuple(name if start is None else f"{start}_{name}" for name in options.answer_kinds)
 
 
 def added_for(options: MapOptions, made: RowCall) -> Collection[str]:
@@ -74,7 +81,8 @@ def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
         if source.reads(name):
             raise Refusal(f"{name}: {source.name} would have this file, too; rows would be read again")
     if form not in _OF_ROWS:
-        named = {"--columns": options.kept_columns, "--answer-field": options.answer_field}
+        named: dict[str, object] = {"--columns": options.kept_columns, "--answer-field": options.answer_field}
+        named["--answer-columns"] = options.answer_columns or None
         option = next((name for name, value in named.items() if value is not None), None)
         if option is not None:
             raise Refusal(f"{option}: --output-form {form} has no fields of the input")
@@ -107,11 +115,13 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         return BatchLines(fields_of_row, options.client["model"])
     if form == "npy":
         return Vectors(partial(fields_of_row, raw=True))
-    fields = partial(fields_of_row, columns=options.kept_columns, answer_field=options.answer_field)
+    answers = dict(zip(answers_in(options), options.answer_kinds.items(), strict=True))
+    values = partial(values_of, columns=answers, form=form) if answers else None
+    fields = partial(fields_of_row, columns=options.kept_columns, answer_field=options.answer_field, values=values)
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
-    added = dict(zip(names, added_by(options.call, options.params), strict=True))
+    added = dict(zip(names[len(answers) :], added_by(options.call, options.params), strict=True))
     is_typed = form == "parquet"
     if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
         # All shards have the columns that the first rows of the whole tell.
@@ -122,10 +132,11 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
         types, schema = columns_of(source, is_typed=is_typed), source.schema
     if options.kept_columns is not None:
         types = {name: types[name] for name in id_and(options.kept_columns) if name in types}
-    types = {name: kind for name, kind in types.items() if name not in (*added, other)}
+    types = {name: kind for name, kind in types.items() if name not in (*names, other)}
     types.setdefault("id", None)
     fields = partial(fields, other=other, raw=is_typed)
     if form == "csv":
         delimiter = "\t" if ending_of(options.output) in (".tsv", ".tab") else ","
-        return CsvRows(fields, [*types, *added, other], delimiter)
-    return ParquetRows(fields, types, added, other, schema)
+        return CsvRows(fields, [*types, *names, other], delimiter)
+    of_answers = {name: kind for name, (_, kind) in answers.items()}
+    return ParquetRows(fields, types, added, other, schema, answers=of_answers)

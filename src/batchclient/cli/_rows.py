@@ -22,7 +22,7 @@ from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row import own_id_of
 from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
-from batchclient.types import Embedding, MapResult
+from batchclient.types import Completion, Embedding, MapResult
 
 __all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "id_and", "message_of", "to_line"]
 
@@ -127,6 +127,7 @@ def fields_of_row(
     *,
     columns: Collection[str] | None = None,
     answer_field: str | None = None,
+    values: Callable[[str], dict[str, Any]] | None = None,
     other: str | None = None,
     raw: bool = False,
 ) -> dict[str, Any]:
@@ -136,6 +137,7 @@ def fields_of_row(
         result: of a row.
         columns: the fields to keep beside ``id``; ``None``: all.
         answer_field: a name for the answer, which begins the other added names, too.
+        values: makes further fields of an answer's text; ``None``: there are none.
         other: the column of a table for what has no other; ``None``: it is no table.
         raw: leave a vector as the array that it is.
     """
@@ -157,6 +159,8 @@ def fields_of_row(
         added = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
     if answer_field is not None:
         added, asked = ({_renamed(name, answer_field): each[name] for name in each} for each in (added, asked))
+    if values is not None and isinstance(answer, Completion):
+        added |= values(answer.text)
     # A row with a field of such a name has failed already, if the field was asked for.
     return fields | added | {name: value for name, value in asked.items() if name not in fields}
 

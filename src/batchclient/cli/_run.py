@@ -160,6 +160,10 @@ def _open(options: MapOptions) -> Source:
     is_chat = options.prompt is None and options.call == "complete"
     assumed = options.but(call="chat") if is_chat else options
     added = added_to_rows(assumed, form_of(options.output, options.output_form))
+    twice = next((name for place, name in enumerate(added) if name in ("id", *added[:place])), None)
+    if twice is not None:
+        way = "give --answer-field" if options.answer_field is None else "give another --answer-field"
+        raise Refusal(f"--answer-columns: OUT has a field {twice!r} of its own; {way}")
     taken = [name for name in options.kept_columns or () if name in added]
     if taken:
         raise Refusal(f"--columns: the output adds {taken[0]!r} itself")

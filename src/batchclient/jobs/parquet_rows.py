@@ -80,6 +80,16 @@ def _type_of(kinds: set[str]) -> Any:
     return arrow.list_(kind) if _LIST in kinds else kind
 
 
+def _typed(kind: Any) -> Any:
+    """Return the type of an answer's property."""
+    arrow = pyarrow_for("Parquet")
+    if kind == _JSON:
+        return _JSON
+    if isinstance(kind, dict):
+        return arrow.struct([(name, _typed(each)) for name, each in kind.items()])
+    return arrow.list_(_typed(kind[0])) if isinstance(kind, list) else getattr(arrow, kind)()
+
+
 def _added(name: str) -> Any:
     """Return the type of a field that an answer adds."""
     arrow = pyarrow_for("Parquet")
@@ -109,18 +119,29 @@ class ParquetRows(Writer):
         added: the name of each field that an answer adds, and the name by which its type is known.
         other: the name of the column for what has no other.
         schema: of the input's table, whose metadata stay; ``None``: it is none.
+        answers: the types of an answer's properties, by their names: Arrow's name of one, a list of
+            a type, types by name, or ``"json"``.
 
     Raises:
         ConfigError: pyarrow is not installed.
     """
 
     def __init__(
-        self, fields: Fields, types: Mapping[str, Any], added: Mapping[str, str], other: str, schema: Any = None
+        self,
+        fields: Fields,
+        types: Mapping[str, Any],
+        added: Mapping[str, str],
+        other: str,
+        schema: Any = None,
+        *,
+        answers: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(fields)
         self._arrow = pyarrow_for("Parquet")
         self._types: dict[str, Any] = {name: _text() if kind is None else kind for name, kind in types.items()}
-        self._added = added.keys()
+        of_answers = {name: _typed(kind) for name, kind in (answers or {}).items()}
+        self._added = added.keys() | of_answers.keys()
+        self._types |= of_answers
         self._types |= {name: _added(known) for name, known in added.items()}
         self._vector = next((name for name, kind in self._types.items() if kind is _VECTOR), None)
         self._columns: dict[str, _Column] = {}
