@@ -545,6 +545,8 @@ def _settings(options: MapOptions) -> dict[str, Any]:
     told = {
         "rows": options.rows,
         "row_params": options.row_params,
+        "documents": options.documents,
+        "top_n": options.top_n,
         "media": None if options.media is None else list(options.media.fields),
     }
     of_rows = {name: value for name, value in told.items() if value is not None}

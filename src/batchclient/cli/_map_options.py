@@ -23,7 +23,6 @@ from batchclient.cli._metrics import Address, address_from
 from batchclient.cli._options import (
     ApiKey,
     BaseUrl,
-    CallOption,
     Concurrency,
     Delimiter,
     Encoding,
@@ -102,7 +101,12 @@ class MapOptions:
     rows: Rows = None
     row_params: RowParams = None
     system: System = None
-    call: CallOption = "complete"
+    call: Annotated[
+        Literal["complete", "chat", "embed", "classify", "score", "rerank"],
+        of_request("complete (the default), chat, embed, classify, score or rerank.", "CALL"),
+    ] = "complete"
+    documents: Annotated[str | None, of_request("Of score and rerank: the field that has them.", "FIELD")] = None
+    top_n: Annotated[int | None, of_request("Of rerank: the best N documents of a row.", "N", min=1)] = None
     image: Annotated[list[str] | None, of_request("A picture of each chat; repeatable.", "FIELD")] = None
     audio: Annotated[list[str] | None, of_request("A sound of each chat; repeatable.", "FIELD")] = None
     media_root: Annotated[str | None, of_request("The folder that --image and --audio are in.", "DIR")] = None
@@ -211,6 +215,13 @@ class MapOptions:
             "outage_patience_s": (patience_s or REFUSED_S) + REFUSED_S,
         }
         self.prompt = template_from(self.prompt, self.prompt_file)
+        ranks = self.call in ("score", "rerank")
+        if ranks and (self.prompt is None or self.documents is None):
+            raise Refusal(f"--call {self.call}: --prompt makes the query, and --documents names the documents' field")
+        if not ranks and self.documents is not None:
+            raise Refusal("--documents is for --call score and rerank")
+        if self.call != "rerank" and self.top_n is not None:
+            raise Refusal("--top-n is for --call rerank")
         self.params = params_from(
             self.param or [], max_tokens=self.max_tokens, temperature=self.temperature, call=self.call
         )

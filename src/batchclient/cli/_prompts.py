@@ -8,11 +8,13 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchclient._calls.tables import missing
+from batchclient._calls.tables import listed, missing
 from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import ConfigError
@@ -67,10 +69,12 @@ class Prompts:
         row_params: whether fields with a parameter's name are parameters.
         has_model: whether rows without a model have one.
         media: adds the pictures and sounds of rows; a template may then have no field.
+        documents: the field that has a row's document, or several; the template makes the query.
+        top_n: how many of them are wanted; ``None``: all.
         added: the fields that an output adds to a row for its call, which the row may not have.
 
     Attributes:
-        names: of the template's fields.
+        names: of the template's fields, and of that of the documents.
         model: the first row's own, where each row has to have one.
 
     Raises:
@@ -88,6 +92,8 @@ class Prompts:
         row_params: RowParams | None = None,
         has_model: bool = True,
         media: Media | None = None,
+        documents: str | None = None,
+        top_n: int | None = None,
         added: Callable[[RowCall], Collection[str]] = lambda _: (),
     ) -> None:
         if system is not None and call != "chat" and (template is not None or call != "complete"):
@@ -103,6 +109,11 @@ class Prompts:
         if fill is not None and "" in self.names:
             # Text lines are rows with a field ``text``; ``{}`` is the line itself.
             self._fill = lambda row: fill(row["text"])
+        if documents is not None:
+            query, self.names = self._fill, [*self.names, documents]
+            assert query is not None, "there is a template"
+            self._fill = lambda row: (query(row), self._documents_of(row, documents), top_n)
+        self._documents = documents
         self._media = media
         self._added = added
         self._system = system
@@ -167,7 +178,8 @@ class Prompts:
                 what = f"and in the first row ({where}) it is bytes, not a text"
             else:
                 continue
-            raise Refusal(f"--prompt names {{{name}}}, {what}")
+            option = "--documents" if name == self._documents else "--prompt"
+            raise Refusal(f"{option} names {{{name}}}, {what}")
         if source.form in _TABLES:
             # Columns are data, until somebody says otherwise.
             self._settings |= {"is_table": True, "row_params": self._settings["row_params"] or "ignore"}
@@ -185,6 +197,21 @@ class Prompts:
             raise Refusal(in_options(f"{option}the first row ({where}): {error.message}")) from None
         self.model = None if self._has_model else made.model
         return in_options(told) if self._fill is None or ";" in told else ""
+
+    def _documents_of(self, row: Row, name: str) -> Any:
+        """Return a row's document, or a list of them, which may be JSON in a table.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        value = listed(_value(row, name))
+        if value is _MISSING or missing(value):
+            told = "missing" if value is _MISSING else missing(value)
+            raise ConfigError(f"the document's field {name!r} is {told}", field=name)
+        if "is_table" in self._settings and isinstance(value, str) and value.lstrip().startswith("["):
+            with suppress(ValueError, RecursionError):
+                return json.loads(value)
+        return value
 
     def _with_system(self, made: RowCall, row: Row) -> list[Any]:
         if made.call != "chat":

@@ -173,7 +173,7 @@ def _open(options: MapOptions) -> Source:
     media = () if options.media is None else options.media.fields
     own = () if options.row_params == "ignore" else parameter_types()
     names = _OF_REQUESTS if options.prompt is None else fields_of(options.prompt)
-    used = {"id", *media, *names, *own}
+    used = {"id", *media, *names, *own, *filter(None, [options.documents])}
     wanted = None if columns is None or options.prompt is None else {*used, *columns}
     try:
         return Source(
@@ -210,6 +210,8 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         row_params=options.row_params,
         has_model=bool(options.client["model"]),
         media=options.media,
+        documents=options.documents,
+        top_n=options.top_n,
         added=partial(added_for, options.but(output_form=form_of(options.output, options.output_form))),
     )
     # Wrong parameters are refused while nothing is made.
