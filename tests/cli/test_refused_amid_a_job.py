@@ -114,7 +114,7 @@ def test_of_two_models_one_is_gone_for_good_and_the_others_rows_are_answered(cha
 @pytest.mark.parametrize("order", [[], ["--unordered"]], ids=["in order", "unordered"])
 def test_rows_of_a_model_that_is_away_hold_no_others_up(chats, router, out, monkeypatch, order):
     """The look-ahead is 32 rows; 300 of the other model are answered before the model is back."""
-    monkeypatch.setattr("batchclient._client.map_methods._LEAST_LOOK_AHEAD", 32)
+    monkeypatch.setattr("batchclient._client.maps.LEAST_LOOK_AHEAD", 32)
     monkeypatch.setattr("batchclient._maps.journaled.Journaled.more_ahead", 0)
     monkeypatch.setattr("batchclient.cli._map_options.REFUSED_S", 2.0)
     router.gone, router.is_gone = b'"model":"gone"', lambda: router.posts - router.refused < 320

@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 
     from batchclient.journal import HeldJournal, Journal
 
-__all__ = ["MapJob", "gather", "make_map"]
+__all__ = ["LEAST_LOOK_AHEAD", "MapJob", "gather", "make_map"]
 
 _MAPPED = ("complete", "chat", "embed", "classify")
 """The calls that a map makes where its documents do not name their own."""
 
 
-_LEAST_LOOK_AHEAD = 1024
+LEAST_LOOK_AHEAD = 1024
+"""Open rows, at least."""
 _LIMITS_AHEAD = 4
 """Open rows per row in flight.
 
@@ -324,7 +325,7 @@ def _look_ahead(engine: Engine) -> int:
     """
     runner = engine.runner
     together = 0 if runner is None else runner.core.total_limit
-    return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(engine.settings.highest_limit, together))
+    return max(LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(engine.settings.highest_limit, together))
 
 
 def _check_generates(kind: Kind, call: str, **arguments: object) -> None:
