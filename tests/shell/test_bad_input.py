@@ -87,10 +87,46 @@ CALLS = {
     "stream_map": (
         lambda client, **named: client.stream_map(**{"docs": ["a"], "prompt": "{}", **named}),
         {
-            **WRONG_PARAMETERS, "prompt": WRONG_TEMPLATES, "docs": WRONG_DOCUMENTS, "look_ahead": [0, -1, 1.5, True, "8"]
+            **WRONG_PARAMETERS, "prompt": WRONG_TEMPLATES, "docs": WRONG_DOCUMENTS, "look_ahead": [0, -1, 1.5, True, "8"],
+            "call": ["embedding", "", None, 5],
         },
     ),
+    "stream": (
+        lambda client, **named: anext(client.stream(**{"prompt": "p", **named})),
+        {
+            "prompt": [[]], "timeout": [1], "stream_options": [{}], "n": [0], "stream": [False],
+            "timeout_s": [-1],
+        },
+    ),
+    "embed": (
+        lambda client, **named: client.embed(**{"text": "a", **named}),
+        {
+            "text": [5, ["a", "b"], [], [-1], "\ud800"], "encoding_format": ["bytes"], "embed_dtype": ["float16"],
+            "endianness": ["big"], "dimensions": [0], "input": ["b"], "priority": [1000],
+        },
+    ),
+    "classify": (lambda client, **named: client.classify(**{"text": "a", **named}), {"text": [None]}),
+    "score": (
+        lambda client, **named: client.score(**{"query": "a", "document": "b", **named}),
+        {"query": [None], "document": [5], "text_1": ["c"]},
+    ),
+    "rerank": (
+        lambda client, **named: client.rerank(**{"query": "a", "documents": ["b"], **named}),
+        {"query": [5], "documents": ["one text", 5, ["b", 5]], "top_n": [0], "timeout_s": [-1]},
+    ),
+    "tokenize": (lambda client, **named: client.tokenize(**{"text": "a", **named}), {"text": [[1, 2]]}),
+    "log_likelihood": (
+        lambda client, **named: client.log_likelihood(**{"continuation": "a", **named}),
+        {"continuation": ["", []], "given": [[1]], "echo": [False], "max_tokens": [3]},
+    ),
 }  # fmt: skip
+
+
+OTHER_FIELDS = {
+    "stream": [({"prompt_logprobs": 1}, "stream")],
+    "log_likelihood": [({"continuation": [1], "given": "a"}, "given")],
+}
+"""What is refused by another name than its own."""
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -99,14 +135,16 @@ async def test_a_wrong_argument_of_a_call_is_refused_by_name(call):
     server, around = ScriptedTransport(), {}
     around["again"] = around
     cells = [({field: value}, field) for field, values in wrong.items() for value in values]
-    cells += [
-        ({"schema": around}, "schema"),
-        ({"schema": reduce(lambda inner, _: [inner], range(100_000), [])}, "schema"),
-    ]
-    cells += [
-        ({"extra_body": {name: value}}, name) for name, value in (("stream", True), ("top_p", NAN), ("tenant", 1))
-    ]
-    cells += [({"extra_body": extra}, "extra_body") for extra in ("x", 5, [("a", 1)])]
+    if call in ("complete", "stream_map"):
+        cells += [
+            ({"schema": around}, "schema"),
+            ({"schema": reduce(lambda inner, _: [inner], range(100_000), [])}, "schema"),
+        ]
+        cells += [
+            ({"extra_body": {name: value}}, name) for name, value in (("stream", True), ("top_p", NAN), ("tenant", 1))
+        ]
+        cells += [({"extra_body": extra}, "extra_body") for extra in ("x", 5, [("a", 1)])]
+    cells += OTHER_FIELDS.get(call, [])
     async with make_client(server) as client:
         for named, field in cells:
             with pytest.raises(ConfigError) as caught:

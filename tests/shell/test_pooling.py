@@ -527,47 +527,6 @@ async def test_a_map_may_embed_and_classify():
 
 
 @pytest.mark.parametrize(
-    ("ask", "field"),
-    [
-        (lambda c: c.embed(5), "text"),
-        (lambda c: c.embed(["a", "b"]), "text"),
-        (lambda c: c.embed([]), "text"),
-        (lambda c: c.embed([-1]), "text"),
-        (lambda c: c.embed("\ud800"), "text"),
-        (lambda c: c.embed("a", encoding_format="bytes"), "encoding_format"),
-        (lambda c: c.embed("a", embed_dtype="float16"), "embed_dtype"),
-        (lambda c: c.embed("a", endianness="big"), "endianness"),
-        (lambda c: c.embed("a", dimensions=0), "dimensions"),
-        (lambda c: c.embed("a", input="b"), "input"),
-        (lambda c: c.embed("a", priority=1000), "priority"),
-        (lambda c: c.classify(None), "text"),
-        (lambda c: c.score("a", 5), "document"),
-        (lambda c: c.score(None, "a"), "query"),
-        (lambda c: c.score("a", "b", text_1="c"), "text_1"),
-        (lambda c: c.rerank("a", "one text"), "documents"),
-        (lambda c: c.rerank("a", 5), "documents"),
-        (lambda c: c.rerank("a", ["b", 5]), "documents"),
-        (lambda c: c.rerank(5, ["b"]), "query"),
-        (lambda c: c.rerank("a", ["b"], top_n=0), "top_n"),
-        (lambda c: c.rerank("a", ["b"], timeout_s=-1), "timeout_s"),
-        (lambda c: c.tokenize([1, 2]), "text"),
-        (lambda c: c.log_likelihood(""), "continuation"),
-        (lambda c: c.log_likelihood([]), "continuation"),
-        (lambda c: c.log_likelihood("a", given=[1]), "given"),
-        (lambda c: c.log_likelihood([1], given="a"), "given"),
-        (lambda c: c.log_likelihood("a", echo=False), "echo"),
-        (lambda c: c.log_likelihood("a", max_tokens=3), "max_tokens"),
-    ],
-)
-async def test_bad_input_is_refused_where_it_is_given(ask, field):
-    async with make_client(Recorder()) as client:
-        with pytest.raises(ConfigError) as caught:
-            await ask(client)
-        assert caught.value.field == field
-        assert client.statistics().submitted == 0
-
-
-@pytest.mark.parametrize(
     ("ask", "field", "nearest"),
     [
         (lambda c: c.log_likelihood("b", context="a"), "context", "Did you mean given?"),
@@ -624,11 +583,3 @@ async def test_extra_body_sets_nothing_that_a_likelihood_rests_on():
     async with make_client(Recorder()) as client:
         with pytest.raises(ConfigError, match="echo is set by log_likelihood"):
             await client.log_likelihood("b", given="a", extra_body={"echo": False})
-
-
-@pytest.mark.parametrize("call", ["embedding", "", None, 5])
-async def test_a_map_makes_calls_that_there_are(call):
-    async with make_client(Recorder()) as client:
-        with pytest.raises(ConfigError) as caught:
-            client.stream_map(["a"], "{}", call=call)
-    assert caught.value.field == "call"
