@@ -52,7 +52,20 @@ MAPS = {
     'batch_map(call="chat")': lambda client, **fields: client.batch_map(["a"], "{}", call="chat", **fields),
     'batch_map(call="embed")': lambda client, **fields: client.batch_map(["a"], "{}", call="embed", **fields),
 }
-ASKS = {**CALLS, **MAPS, "stream_map()": lambda client, **fields: client.stream_map(["a"], "{}", **fields)}
+OF_OTHER_KINDS = {
+    "embed()": lambda client, **fields: client.embed("a", **fields),
+    "classify()": lambda client, **fields: client.classify("a", **fields),
+    "score()": lambda client, **fields: client.score("a", "b", **fields),
+    "rerank()": lambda client, **fields: client.rerank("a", [], **fields),
+    "tokenize()": lambda client, **fields: client.tokenize("a", **fields),
+    "log_likelihood()": lambda client, **fields: client.log_likelihood("b", **fields),
+}
+ASKS = {
+    **CALLS,
+    **MAPS,
+    "stream_map()": lambda client, **fields: client.stream_map(["a"], "{}", **fields),
+    **OF_OTHER_KINDS,
+}
 
 NEAREST = {
     "max_token": "max_tokens", "temprature": "temperature", "topk": "top_k", "max_new_tokens": "max_tokens",
@@ -78,6 +91,18 @@ TOLD_BY = {
     },
     'batch_map(call="embed")': {"dimension": "…Did you mean dimensions"},
     "stream_map()": {"order_ed": "…Did you mean ordered?"},
+    "embed()": {"dimension": "…Did you mean dimensions?", "timeouts": "…Did you mean timeout_s?"},
+    "classify()": {"use_activations": "…Did you mean use_activation?"},
+    "score()": {
+        "instructions": "…Did you mean instruction?", "truncate_prompt_token": "…Did you mean truncate_prompt_tokens?",
+        "zzz": "…such a field. If yours does, give extra_body={'zzz': …}",
+    },
+    "rerank()": {name: "…Did you mean top_n?" for name in ("top_k", "topn")},
+    "tokenize()": {"add_special_token": "…Did you mean add_special_tokens?"},
+    "log_likelihood()": {
+        **{name: "…Did you mean given?" for name in ("context", "prefix", "prompt", "givn")},
+        "add_special_token": "…Did you mean add_special_tokens?",
+    },
 }  # fmt: skip
 TOLD_BY["chat()"] = TOLD_BY["chat()"] | {"prompt": "…messages"}
 TOLD_BY["complete()"] = TOLD_BY["complete()"] | {

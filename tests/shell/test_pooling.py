@@ -526,43 +526,6 @@ async def test_a_map_may_embed_and_classify():
 # Bad input -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ask", "field", "nearest"),
-    [
-        (lambda c: c.log_likelihood("b", context="a"), "context", "Did you mean given?"),
-        (lambda c: c.log_likelihood("b", prefix="a"), "prefix", "Did you mean given?"),
-        (lambda c: c.log_likelihood("b", prompt="a"), "prompt", "Did you mean given?"),
-        (lambda c: c.log_likelihood("b", givn="a"), "givn", "Did you mean given?"),
-        (
-            lambda c: c.log_likelihood("b", add_special_token=False),
-            "add_special_token",
-            "Did you mean add_special_tokens?",
-        ),
-        (lambda c: c.score("a", "b", instructions="x"), "instructions", "Did you mean instruction?"),
-        (lambda c: c.score("a", "b", truncate_prompt_token=4), "truncate_prompt_token", "truncate_prompt_tokens?"),
-        (lambda c: c.score("a", "b", zzz=1), "zzz", "such a field. If yours does"),
-        (lambda c: c.rerank("a", ["b"], top_k=1), "top_k", "Did you mean top_n?"),
-        (lambda c: c.rerank("a", [], topn=1), "topn", "Did you mean top_n?"),
-        (lambda c: c.classify("a", use_activations=False), "use_activations", "Did you mean use_activation?"),
-        (lambda c: c.embed("a", dimension=4), "dimension", "Did you mean dimensions?"),
-        (lambda c: c.embed("a", timeouts=4), "timeouts", "Did you mean timeout_s?"),
-        (lambda c: c.tokenize("a", add_special_token=False), "add_special_token", "Did you mean add_special_tokens?"),
-        (lambda c: c.batch_map(["a"], "{}", call="embed", dimension=4), "dimension", "Did you mean dimensions?"),
-    ],
-)
-async def test_a_name_that_no_server_knows_is_refused_with_the_nearest(ask, field, nearest):
-    server = Recorder()
-    async with make_client(server) as client:
-        with pytest.raises(ConfigError) as caught:
-            await ask(client)
-        assert client.statistics().submitted == 0
-    assert caught.value.field == field
-    assert f"{field} is no argument of " in caught.value.message
-    assert nearest in caught.value.message
-    assert f"extra_body={{'{field}': …}}" in caught.value.message
-    assert server.asked == []
-
-
 async def test_extra_body_passes_what_no_server_is_known_to_take():
     server = Recorder()
     async with make_client(server) as client:
