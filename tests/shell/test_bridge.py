@@ -420,26 +420,6 @@ def test_a_thread_that_is_interrupted_before_it_told_the_loop_leaves_nobody_wait
 # The end -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_thread_starts_with_the_first_call_and_ends_with_close():
-    ended = []
-
-    async def on_end():
-        ended.append(threading.get_ident())
-
-    bridge, before = Bridge(on_end), set(threading.enumerate())
-    assert new_threads(before) == set()
-    loop = bridge.call(running_loop)
-    (thread,) = new_threads(before)
-    assert thread.daemon
-    bridge.close()
-    assert ended == [thread.ident]
-    assert not thread.is_alive()
-    assert loop.is_closed()
-    bridge.close()
-    with pytest.raises(ClientClosed, match="make a new one"):
-        bridge.call(double, 1)
-
-
 def test_async_generators_that_were_left_are_closed_at_the_end():
     kept, closed = [], []
 
@@ -494,14 +474,6 @@ def test_where_the_system_gives_no_thread_the_call_fails_and_a_later_one_may_suc
             bridge.call(double, 1)
         assert isinstance(calls.join()["meanwhile"], ClientClosed)
         assert bridge.call(double, 1) == 2
-
-
-def test_a_bridge_closed_before_its_first_call_takes_none():
-    bridge, before = Bridge(nothing), set(threading.enumerate())
-    bridge.close()
-    with pytest.raises(ClientClosed):
-        bridge.call(double, 1)
-    assert new_threads(before) == set()
 
 
 def test_close_ends_every_call_wherever_it_is():
@@ -688,15 +660,6 @@ def test_a_bridge_that_is_dropped_ends_its_thread():
     finally:
         gc.enable()
     assert ended.is_set()
-
-
-def test_its_state_can_be_read():
-    bridge = Bridge(nothing)
-    assert repr(bridge) == "<Bridge: idle>"
-    bridge.call(double, 1)
-    assert repr(bridge) == "<Bridge: 0 calls under way, 0 queued>"
-    bridge.close()
-    assert repr(bridge) == "<Bridge: closed>"
 
 
 # Processes -----------------------------------------------------------------------------------------------------------
