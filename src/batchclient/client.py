@@ -98,6 +98,7 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Unpack[CompletionParams],
     ) -> Completion:
@@ -110,6 +111,10 @@ class _Calls:
             priority: the class, -100 to 100: higher classes go first and keep a reserve of permits.
             tenant: whom the call is for. Tenants get equal shares of tokens, and never share a
                 request. The server is not told.
+            session: the conversation that the call belongs to, 1 to 256 printable ASCII characters.
+                Of several servers the same one gets its calls, while it is healthy. A ``Server``
+                with a ``session_header`` is told; there calls share requests within their session
+                alone.
             response_model: a pydantic model: its JSON schema is demanded of the server
                 (``response_format``), and the answer has the validated instance in ``parsed``.
             params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …): see
@@ -128,7 +133,7 @@ class _Calls:
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
-        call = Call(Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, response_model)
+        call = Call(Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model)
         return await self._call(call)  # type: ignore[no-any-return]
 
     async def chat(
@@ -139,6 +144,7 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Unpack[ChatParams],
     ) -> Completion:
@@ -150,7 +156,7 @@ class _Calls:
 
         Args:
             messages: the conversation, as OpenAI's API has it.
-            model, timeout_s, priority, tenant, response_model: as for ``complete``.
+            model, timeout_s, priority, tenant, session, response_model: as for ``complete``.
             params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands
                 before ``max_tokens``.
 
@@ -165,7 +171,7 @@ class _Calls:
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
-        call = Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, response_model)
+        call = Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model)
         return await self._call(call)  # type: ignore[no-any-return]
 
     async def embed(
@@ -176,6 +182,7 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[EmbeddingParams],
     ) -> Embedding:
         """Return one text's vector.
@@ -185,7 +192,7 @@ class _Calls:
 
         Args:
             text: a text, or a sequence of token ids.
-            model, timeout_s, priority, tenant: as for ``complete``.
+            model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields (``dimensions``, ``truncate_prompt_tokens``, …): see
                 ``batchclient.params``. Any other field goes in ``extra_body``, as it is.
 
@@ -197,7 +204,7 @@ class _Calls:
             DialectError: the server sent no vector, or a vector with NaN or infinity.
             BatchClientError: see ``batchclient.errors``.
         """
-        call = Call(Kind.EMBEDDING, text, params, model, timeout_s, priority, tenant)
+        call = Call(Kind.EMBEDDING, text, params, model, timeout_s, priority, tenant, session)
         return await self._call(call)  # type: ignore[no-any-return]
 
     async def classify(
@@ -208,20 +215,21 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[ClassificationParams],
     ) -> Classification:
         """Return one text's class and the probabilities of all.
 
         Args:
             text: a text, or a sequence of token ids.
-            model, timeout_s, priority, tenant: as for ``complete``.
+            model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields, as for ``embed``.
 
         Raises:
             ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``.
             NotFound: the server has no classifier.
         """
-        call = Call(Kind.CLASSIFICATION, text, params, model, timeout_s, priority, tenant)
+        call = Call(Kind.CLASSIFICATION, text, params, model, timeout_s, priority, tenant, session)
         return await self._call(call)  # type: ignore[no-any-return]
 
     async def score(
@@ -233,6 +241,7 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[ScoreParams],
     ) -> Score:
         """Say how well a document fits a query.
@@ -241,7 +250,7 @@ class _Calls:
 
         Args:
             query, document: texts.
-            model, timeout_s, priority, tenant: as for ``complete``.
+            model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields (``truncate_prompt_tokens``, ``instruction``, …), as for
                 ``embed``.
 
@@ -249,7 +258,7 @@ class _Calls:
             ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``.
             NotFound: the server scores nothing.
         """
-        call = Call(Kind.SCORE, (query, document), params, model, timeout_s, priority, tenant)
+        call = Call(Kind.SCORE, (query, document), params, model, timeout_s, priority, tenant, session)
         return await self._call(call)  # type: ignore[no-any-return]
 
     async def rerank(
@@ -262,6 +271,7 @@ class _Calls:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[ScoreParams],
     ) -> list[RankedDocument]:
         """Order documents by how well they fit a query, the best first.
@@ -273,7 +283,7 @@ class _Calls:
             query: a text.
             documents: texts.
             top_n: the number of documents returned, the best; all by default.
-            model, timeout_s, priority, tenant: as for ``complete``.
+            model, timeout_s, priority, tenant, session: as for ``complete``.
             params: as for ``score``.
 
         Raises:
@@ -283,7 +293,7 @@ class _Calls:
         """
         from batchclient._maps.ranking import rank  # few programs rank
 
-        call = Call(Kind.RERANK, (query, documents, top_n), params, model, timeout_s, priority, tenant)
+        call = Call(Kind.RERANK, (query, documents, top_n), params, model, timeout_s, priority, tenant, session)
         return await rank(call, self._call)
 
 
@@ -427,6 +437,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Unpack[CompletionStreamParams],
     ) -> Stream:
@@ -443,7 +454,7 @@ class BatchClient(_Calls):
         more than a few hundred are read ahead.
 
         Args:
-            prompt, model, priority, tenant: as for ``complete``.
+            prompt, model, priority, tenant, session: as for ``complete``.
             response_model: as for ``complete``: the pieces are parts of a JSON text, and
                 ``completion`` has the validated instance in ``parsed``.
             timeout_s: the whole call's time, seconds, from the first ``__anext__`` to the last
@@ -460,7 +471,9 @@ class BatchClient(_Calls):
                 errors, and at its end ``AnswerInvalid`` where the whole does not fit
                 ``response_model``.
         """
-        call = Call(Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, response_model, to_caller=True)
+        call = Call(
+            Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model, to_caller=True
+        )
         return self._engine.stream(call)
 
     def stream_chat(
@@ -471,6 +484,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Unpack[ChatStreamParams],
     ) -> Stream:
@@ -480,7 +494,7 @@ class BatchClient(_Calls):
 
         Args:
             messages: as for ``chat``.
-            model, timeout_s, priority, tenant, response_model, params: as for ``stream``.
+            model, timeout_s, priority, tenant, session, response_model, params: as for ``stream``.
 
         Returns:
             As ``stream``.
@@ -488,7 +502,9 @@ class BatchClient(_Calls):
         Raises:
             ConfigError: as ``stream``.
         """
-        call = Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, response_model, to_caller=True)
+        call = Call(
+            Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model, to_caller=True
+        )
         return self._engine.stream(call)
 
     async def log_likelihood(
@@ -500,6 +516,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[LikelihoodParams],
     ) -> LogLikelihood:
         """Say how likely a continuation is, and whether greedy decoding would write the same.
@@ -512,8 +529,8 @@ class BatchClient(_Calls):
         Args:
             continuation: a text, or token ids.
             given: the text or token ids before the continuation, of the same kind.
-            model, timeout_s, priority, tenant: as for ``complete``. ``timeout_s`` is each request's
-                where two are needed.
+            model, timeout_s, priority, tenant, session: as for ``complete``. ``timeout_s`` is each
+                request's where two are needed.
             params: the server's fields, as for ``embed``.
 
         Raises:
@@ -524,7 +541,7 @@ class BatchClient(_Calls):
         # Few programs ask for likelihoods, and every one imports this module.
         from batchclient._calls.likelihood import log_likelihood
 
-        call = Call(Kind.COMPLETION, (given, continuation), params, model, timeout_s, priority, tenant)
+        call = Call(Kind.COMPLETION, (given, continuation), params, model, timeout_s, priority, tenant, session)
         return await log_likelihood(self._engine, call)
 
     async def tokenize(
@@ -535,6 +552,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         **params: Unpack[TokenizeParams],
     ) -> list[int]:
         """Return a text's token ids, as the server's model reads the text.
@@ -543,13 +561,13 @@ class BatchClient(_Calls):
 
         Args:
             text: a text.
-            model, timeout_s, priority, tenant: as for ``complete``.
+            model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields (``add_special_tokens``, …), as for ``embed``.
 
         Raises:
             ConfigError, BadRequest, BatchClientError: as for ``complete``.
         """
-        call = Call(Kind.TOKENS, text, params, model, timeout_s, priority, tenant)
+        call = Call(Kind.TOKENS, text, params, model, timeout_s, priority, tenant, session)
         return (await self._call(call)).ids  # type: ignore[no-any-return]
 
     # Maps ----------------------------------------------------------------------------------------------------------
@@ -668,6 +686,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
@@ -698,7 +717,7 @@ class BatchClient(_Calls):
                 no word of it.
             return_exceptions: return the list with errors in their documents' places, instead of
                 raising.
-            model, priority, tenant: as for ``complete``.
+            model, priority, tenant, session: as for ``complete``.
             timeout_s: each document's time, seconds, from the first request with it that a server
                 takes on: retries count, the queue does not. ``None``: no bound.
             look_ahead: rows that are open at a time, at most: read, and without an answer or error;
@@ -736,7 +755,7 @@ class BatchClient(_Calls):
         """
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
             repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
         return await gather(self._engine, job, return_exceptions=return_exceptions)
@@ -811,6 +830,7 @@ class BatchClient(_Calls):
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
@@ -830,8 +850,8 @@ class BatchClient(_Calls):
         nothing is sent until that one ends.
 
         Args:
-            docs, prompt, rows, row_params, call, model, timeout_s, priority, tenant: as for
-                ``batch_map``.
+            docs, prompt, rows, row_params, call: as for ``batch_map``.
+            model, timeout_s, priority, tenant, session: as for ``batch_map``.
             response_model, repair, fail_if, params: as for ``batch_map``.
             look_ahead: documents read ahead of the rows yielded, at most; the default is that of
                 ``batch_map``.
@@ -850,7 +870,7 @@ class BatchClient(_Calls):
         """
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
             repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
         return RowStream(make_map(self._engine, job))

@@ -243,6 +243,8 @@ class Server:
         url: its OpenAI-style root, with its ``/v1``.
         api_key: sent to this server as a bearer token, instead of the client's.
         headers: sent to this server, beside the client's and before them.
+        session_header: the name of the header that tells this server the ``session`` of a call,
+            such as ``"X-Session-ID"``: a gateway then sends each session to one machine.
         requests_per_minute: a batch is one request. At most a tenth of a minute's worth at once.
             Any number by default.
         tokens_per_minute: prompt and output tokens, by estimate until the server says; else the
@@ -255,6 +257,7 @@ class Server:
     url: str
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
+    session_header: str | None = field(default=None, kw_only=True)
     requests_per_minute: float | None = field(default=None, kw_only=True)
     tokens_per_minute: float | None = field(default=None, kw_only=True)
 
@@ -263,6 +266,11 @@ class Server:
         checked("api_key", lambda: check_key(self.api_key))
         if self.headers is not None:
             object.__setattr__(self, "headers", headers_of(self.headers))
+        if self.session_header is not None:
+            given = self.session_header
+            if not isinstance(given, str):
+                raise refused("session_header", "a header's name")
+            checked("session_header", lambda: check_headers({given: ""}))
         if self.requests_per_minute is not None:
             check_number("requests_per_minute", self.requests_per_minute, above=0)
         if self.tokens_per_minute is not None:

@@ -278,6 +278,7 @@ class _MapArguments(TypedDict, total=False):
     timeout_s: float | None
     priority: int
     tenant: str | None
+    session: str | None
     look_ahead: int | None
     fail_if: Sequence[str]
     journal: "str | os.PathLike[str] | Journal | HeldJournal | None"

@@ -70,7 +70,9 @@ def check_call(made: RowCall, *, tenant: str | None = None) -> None:
     if kind in (Kind.SCORE, Kind.RERANK):
         items, kind = _pairs_of(*made.item, is_score=kind is Kind.SCORE), Kind.SCORE
     for item in items:
-        maker.make(Call(kind, item, made.params, model, made.timeout_s, made.priority or 0, tenant), None, 0.0)
+        maker.make(
+            Call(kind, item, made.params, model, made.timeout_s, made.priority or 0, tenant, made.session), None, 0.0
+        )
 
 
 def _pairs_of(query: Any, documents: Any, wanted: Any, *, is_score: bool) -> list[tuple[Any, Any]]:

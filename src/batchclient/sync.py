@@ -304,6 +304,7 @@ class SyncBatchClient:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
@@ -320,7 +321,7 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                look_ahead, response_model, repair, fail_if, params: as for
+                session, look_ahead, response_model, repair, fail_if, params: as for
                 ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
@@ -334,7 +335,7 @@ class SyncBatchClient:
         """
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
             repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
         answered = self._make_map(job)
@@ -424,6 +425,7 @@ class SyncBatchClient:
         timeout_s: float | NotGiven | None = NOT_GIVEN,
         priority: int = 0,
         tenant: str | None = None,
+        session: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
@@ -440,8 +442,9 @@ class SyncBatchClient:
 
         Args:
             docs: any iterable; read lazily.
-            prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, look_ahead,
-                response_model, repair, fail_if, params: as for ``BatchClient.stream_map``.
+            prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, session,
+                look_ahead, response_model, repair, fail_if, params: as for
+                ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -452,7 +455,7 @@ class SyncBatchClient:
         """
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, look_ahead=look_ahead, response_model=response_model,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
             repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
         )  # fmt: skip
         return self._make_map(job)

@@ -30,6 +30,7 @@ class Call(NamedTuple):
         timeout_s: the call's time, seconds; ``None``: no bound.
         priority: its class.
         tenant: whom it is for.
+        session: the conversation that it belongs to.
         response_model: what the answer is to be.
         to_caller: whether the answer is streamed to the caller.
         verbatim: whether the answer keeps the server's own reply.
@@ -38,6 +39,7 @@ class Call(NamedTuple):
         own_label: whether a label of the caller's, such as ``user``, is this call's own: it then
             goes alone with it.
         tells_priority: whether the server is told the priority, whatever the client's settings.
+        home: the endpoint of the call's session, where nothing else is known of the session.
     """
 
     kind: Kind
@@ -47,9 +49,11 @@ class Call(NamedTuple):
     timeout_s: float | NotGiven | None = NOT_GIVEN
     priority: int = 0
     tenant: str | None = None
+    session: str | None = None
     response_model: type[BaseModel] | None = None
     to_caller: bool = False
     verbatim: bool = False
     max_attempts: int | None = None
     own_label: bool = False
     tells_priority: bool = False
+    home: int | None = None

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from json import dumps
@@ -43,6 +43,7 @@ __all__ = ["LABELS", "CallMaker"]
 
 _LONGEST_TIMEOUT_S = 1e9
 _LONGEST_TENANT = 256
+_LONGEST_SESSION = 256
 _SHAPES_REMEMBERED = 4096
 LABELS = frozenset({"user", "request_id", "metadata"})
 """Fields about the caller, which a shared request leaves out."""
@@ -71,7 +72,11 @@ class CallMaker:
         """The model of calls that name none."""
         self.asks_model = settings.model is None
         """Whether the server is to be asked for its model before a call that names none."""
-        self._of_lanes: dict[tuple[Shape, int, str | None, int | None, bool], Shape] = {}
+        self.endpoints: Sequence[tuple[str, int]] = ()
+        """The base URL and id of each server in use."""
+        self.tells_sessions: bool = any(server.session_header is not None for server in settings.base_url)
+        """Whether some server is told a call's session."""
+        self._of_lanes: dict[tuple[Any, ...], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(self, call: Call, waiter: Waiter | None, now: float, *, from_grant: bool = False) -> Request:
@@ -111,7 +116,8 @@ class CallMaker:
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
         priority = call.priority
-        if priority or type(priority) is not int or call.tenant is not None or call.max_attempts is not None:
+        in_lane = priority or type(priority) is not int or call.tenant is not None or call.max_attempts is not None
+        if in_lane or call.session is not None or call.home is not None:
             shape = self._in_lane(shape, call)
         seconds = self.seconds(call.timeout_s)
         deadline = None if seconds is None or from_grant else now + seconds
@@ -183,16 +189,18 @@ class CallMaker:
         if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
             message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
             raise ConfigError(message, field="tenant")
-        if priority == 0 and tenant is None and max_attempts is None:
+        session, home = self._session(call)
+        if priority == 0 and tenant is None and max_attempts is None and session is None and home is None:
             return shape
         tells_priority = bool(priority and (call.tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
-        signature = shape, priority, tenant, max_attempts, tells_priority
+        signature = shape, priority, tenant, max_attempts, tells_priority, session, home
         known = self._of_lanes.get(signature)
         if known is not None:
             return known
-        lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else [])]).encode()
+        of_session = () if session is None and home is None else (session, home)
+        lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else []), *of_session]).encode()
         made = replace(
             shape,
             key=lane + shape.key,
@@ -201,11 +209,30 @@ class CallMaker:
             answer_key=shape.answer_key,
             tells_priority=tells_priority,
             max_attempts=max_attempts,
+            session=session,
+            home=home,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()
         self._of_lanes[signature] = made
         return made
+
+    def _session(self, call: Call) -> tuple[str | None, int | None]:
+        """Return the session of a call, where servers are told, and the endpoint that it belongs to.
+
+        Rendezvous hashing picks the endpoint: the same for every client of the same servers, and
+        few sessions move when servers come and go.
+        """
+        session = call.session
+        if session is None:
+            return None, call.home
+        if not (isinstance(session, str) and 0 < len(session) <= _LONGEST_SESSION and _is_printable(session)):
+            message = f"session is a text of 1 to {_LONGEST_SESSION} printable ASCII characters, not one like this"
+            raise ConfigError(message, field="session")
+        home = None
+        if len(self.endpoints) > 1:
+            home = max(self.endpoints, key=lambda each: sha256(f"{session}\n{each[0]}".encode()).digest())[1]
+        return session if self.tells_sessions else None, home
 
     def _of_query(self, shape: Shape, query: str) -> Shape:
         """Return the shape of the pairs that share a query.
@@ -236,6 +263,10 @@ class CallMaker:
         if longest is not None and _TRUNCATING.isdisjoint(params):
             _check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
+
+
+def _is_printable(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _check_length(tokens: int, longest: int, kind: Kind) -> None:

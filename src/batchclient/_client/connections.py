@@ -55,6 +55,8 @@ class Connections:
         """The schemes and hosts which the client's key may go to."""
         self._headers: dict[str, dict[str, str]] = {}
         """Of every request to a base URL."""
+        self.session_headers: dict[str, str | None] = {}
+        """By which each base URL is told a call's session."""
         self.rates: dict[str, RatesPerMinute] = {}
         """Of each base URL."""
         self._http_client = settings.http.client
@@ -140,6 +142,7 @@ class Connections:
         headers = _with_key(self._settings.headers, self._settings.api_key)
         if (_scheme(server.url), host_of(server.url)) not in self._own:
             headers = {name: value for name, value in headers.items() if not _is_secret(name)}
+        self.session_headers[server.url] = server.session_header
         self.rates[server.url] = RatesPerMinute(server.requests_per_minute, server.tokens_per_minute)
         self._headers[server.url] = _with_key({**headers, **(server.headers or {})}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)

@@ -64,7 +64,9 @@ def add_endpoint(engine: Engine, base_url: object) -> None:
             engine.connections.for_calls(url), pages, engine.make_limit(), shown(url), engine.connections.rates[url]
         )
         engine.calls.lengths.endpoints.add(number)
+        runner.servers[number].session_header = server.session_header
     engine.endpoints.append((url, number))
+    engine.calls.tells_sessions = engine.calls.tells_sessions or server.session_header is not None
 
 
 async def remove_endpoint(engine: Engine, base_url: object, *, drain: bool) -> None:

@@ -108,6 +108,7 @@ class Engine:
         self.dialects = DialectChoice(settings.dialect, connections.secrets, key_hint)
         self.runner: Runner | None = None
         self.endpoints = [(server.url, place) for place, server in enumerate(settings.base_url)]
+        self.calls.endpoints = self.endpoints
         self.leaving: list[tuple[str, int]] = []
         self.closed = False
         self.least_output_tokens = 0
@@ -283,6 +284,9 @@ class Engine:
             tracing=tracing,
         )
         self.calls.lengths.restart(len(self.endpoints))
+        self.calls.endpoints = self.endpoints
+        for url, number in self.endpoints:
+            runner.servers[number].session_header = self.connections.session_headers[url]
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
             runner.tell(Paused())

@@ -79,6 +79,7 @@ class MapJob:
     timeout_s: float | NotGiven | None
     priority: int
     tenant: str | None
+    session: str | None
     look_ahead: int | None
     response_model: type[BaseModel] | None
     repair: Repair
@@ -139,7 +140,7 @@ class MapJob:
     def of(self, kind: Kind, item: Any, params: Mapping[str, Any], own: RowCall | None = None) -> Call:
         """Return the call of a row: what the row says of its own stands before the job's."""
         if own is None:
-            return Call(kind, item, params, self.model, self.timeout_s, self.priority, self.tenant)
+            return Call(kind, item, params, self.model, self.timeout_s, self.priority, self.tenant, self.session)
         return Call(
             kind,
             item,
@@ -148,6 +149,7 @@ class MapJob:
             self.timeout_s if own.timeout_s is NOT_GIVEN else own.timeout_s,
             self.priority if own.priority is None else own.priority,
             self.tenant,
+            self.session if own.session is None else own.session,
             own_label=not LABELS.isdisjoint(own.params),
             tells_priority=own.priority is not None,
         )
@@ -310,8 +312,10 @@ def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, A
         None,
         shape.priority,
         shape.tenant,
+        shape.session,
         own_label=shape.alone_reason == "labels",
         tells_priority=shape.tells_priority,
+        home=shape.home,
     )
     made = engine.calls.make(call, request.waiter, runner.backend.now())
     made.deadline, made.timeout_s = request.deadline, request.timeout_s

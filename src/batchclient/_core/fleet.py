@@ -38,6 +38,7 @@ from batchclient._core.messages import (
     LoadReported,
     Notice,
     RatesReported,
+    Request,
     Retuned,
     ServerKnown,
     Shape,
@@ -144,6 +145,15 @@ class Fleet:
         """Whether another endpoint takes such calls, and may be sent any number of them now."""
         others = (other for other in self.serving if other is not endpoint and other.health.in_use)
         return self.others_take(shape, endpoint, now) and any(other.pace(shape).is_open for other in others)
+
+    def home_of(self, call: Request, now: float) -> Endpoint | None:
+        """Return the endpoint of a call's session, while it is in use; ``None``: any other will do."""
+        shape = call.shape
+        home = None if shape.home is None or call.failed_on == shape.home else self.by_id.get(shape.home)
+        if home is None or home.leaving or not home.health.in_use:
+            return None
+        is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
+        return None if is_refused else home
 
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call of this shape; all, if none may."""

@@ -11,6 +11,7 @@ Rules 3, 5 and 9 of the scheduler, and:
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
 - Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
   ``rates``).
+- Calls of a session go to its endpoint while that one is in use, and wait for it.
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
 - The first list to a server waits until the server has said which it is (see ``asking``).
@@ -108,7 +109,9 @@ class Granting:
             group, head = found
             self._queue.restore(group)
             # An endpoint that cannot take the call does not "hold it back": see below.
-            endpoint = choose(self._fleet.takers(choices, head.shape, now), head, now)
+            endpoint = self._fleet.home_of(head, now)
+            if endpoint is None or endpoint not in choices:
+                endpoint = choose(self._fleet.takers(choices, head.shape, now), head, now)
             free = endpoint.free
             more, until = self._grant_on(endpoint, now, granted, most)
             wake_at = min(wake_at, until)
@@ -186,6 +189,8 @@ class Granting:
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""
         endpoint, now = turn.endpoint, turn.now
+        if group.shape.home is not None and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
+            return Wait("for the server of its session")
         if turn.is_troubled or not endpoint.pace(group.shape).is_open:
             for condition in CONDITIONS:
                 if (wait := condition(turn, group, oldest)) is not None:
@@ -280,7 +285,9 @@ class Granting:
         shape, lane, abilities = group.shape, group.lane, terms.abilities
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        company = "lists are not proved yet" if terms.is_stranger else "no company"
+        company = "no company" if shape.session is None else "session"
+        if terms.is_stranger:
+            company = "lists are not proved yet"
         streamed = self._rule.wants_stream(terms, shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
         self._sent += 1

@@ -51,6 +51,8 @@ class Shape:
         greedy: the calls ask for ``temperature=0`` themselves, so equal calls want equal answers.
         verbatim: answers keep the server's reply; a lone call goes as written, never streamed.
         max_attempts: requests per call, at most; ``None``: the retry policy alone decides.
+        session: the conversation that the server is told of. Part of the key.
+        home: the endpoint that the calls go to while it is in use. Part of the key.
         fixed_length: so few tokens are asked for, or exactly so many, that an end at the bound is
             no truncation.
         guarded: an answer that runs into a loop is to end there.
@@ -77,6 +79,8 @@ class Shape:
     packable: bool = False
     verbatim: bool = False
     max_attempts: int | None = None
+    session: str | None = None
+    home: int | None = None
     fixed_length: bool = False
     guarded: bool = False
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))

@@ -73,6 +73,8 @@ _CHATS = ("complete", "chat")
 """A row that is a chat needs no word of it: a completion is what is asked for by default."""
 _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
+_SESSION: Any = ("session",)
+"""The key of a row's session while its parameters are read: a column of that name is data."""
 _SPECIAL = frozenset({*_OWN, "extra_body"})
 _BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
 """Two names of one bound."""
@@ -94,6 +96,7 @@ class RowCall(NamedTuple):
         timeout_s: the row's own, seconds.
         priority: the row's own; ``None``: it has none.
         own: the names of the parameters that the row itself set.
+        session: the row's own, of its ``params``.
     """
 
     call: str
@@ -103,6 +106,7 @@ class RowCall(NamedTuple):
     timeout_s: float | NotGiven | None = NOT_GIVEN
     priority: int | None = None
     own: frozenset[str] = frozenset()
+    session: str | None = None
 
 
 class RowCalls:
@@ -214,11 +218,13 @@ class RowCalls:
             if call not in _CHATS and is_conversation(item):
                 raise ConfigError(f"a conversation is answered by call='chat', not {call!r}", field="call")
         call, item = _as_chat(call, item)
+        session: Any = None
         if self._object in row or not self._looked_for_by(call).isdisjoint(row):
             own = self._with_fields(row, call, own)
-        if not own:
-            return RowCall(call, item, self._params)
-        return self._with_own(call, item, own)
+            # Beside the body of a Batch line, which is the server's.
+            session = own.pop(_SESSION, None) if own else None
+        made = self._with_own(call, item, own) if own else RowCall(call, item, self._params)
+        return made if session is None else made._replace(session=session, own=made.own | {"session"})
 
     # The form of a row -----------------------------------------------------------------------------------------------
 
@@ -361,7 +367,7 @@ class RowCalls:
                     f"params is an object of parameters, not {kind_of(params)}; row_params='ignore' leaves it as data",
                     field="params",
                 )
-            given = dict(params)
+            given = {_SESSION if name == "session" else name: value for name, value in params.items()}
         if self._row_params is None:
             found = () if looked_for.isdisjoint(row) else self._found_in(row, call)
             for name in found:

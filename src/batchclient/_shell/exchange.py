@@ -122,6 +122,9 @@ class Exchanges:
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
+        session = batch.shape.session
+        if session is not None and server.session_header is not None:
+            request = replace(request, headers=(*request.headers, (server.session_header, session)))
         timeouts = self._connecting(batch, sent_at) if self._bounds_connect else self._timeouts
         response = await server.transport.send(request, timeouts)
         batch.wire.read_at, batch.wire.replied = now(), True

@@ -122,13 +122,15 @@ class Server:
         watcher: reads its pages.
     """
 
-    __slots__ = ("dialect", "ending", "facts", "gone", "most", "transport", "under_way", "watcher")
+    __slots__ = ("dialect", "ending", "facts", "gone", "most", "session_header", "transport", "under_way", "watcher")
 
     def __init__(self, transport: Transport, dialect: Dialect, watcher: Watcher) -> None:
         self.transport = transport
         self.dialect = dialect
         self.watcher = watcher
         self.facts: ServerFacts | None = None
+        self.session_header: str | None = None
+        """By which the server is told a call's session."""
         self.gone = anyio.Event()
         """Set when nothing is left at a removed endpoint."""
         self.under_way = 0

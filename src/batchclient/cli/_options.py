@@ -115,6 +115,7 @@ _NOT_FIELDS = {
     "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
     "timeout": "give --timeout",
+    "session": "a row's own, in its field params",
     "encoding_format": "the client finds out how vectors travel",
 }
 """Fields without a place in a row, and other names for an option."""
