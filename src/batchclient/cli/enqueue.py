@@ -182,7 +182,12 @@ class _Rows:
         # What the worker's client would refuse is refused here.
         check_call(made._replace(params=params), tenant=named)
         name = own_id_of(row)
-        own = {"id": name and self._id_prefix + name, "model": made.model, "priority": made.priority}
+        own = {
+            "id": name and self._id_prefix + name,
+            "model": made.model,
+            "priority": made.priority,
+            "session": made.session,
+        }
         given = {name: value for name, value in own.items() if value is not None}
         return {**params, **beside, **given, "call": made.call, _INPUTS[made.call]: made.item}
 

@@ -64,7 +64,7 @@ async def enqueue(
         messages: mappings of a call's fields (``prompt``, ``messages`` or ``input``, and
             parameters, also within ``params``), and beside them ``id``, ``call`` (``complete``,
             ``chat``, ``embed``, ``classify``), ``deadline`` (Unix seconds), ``priority``,
-            ``tenant``; or lines of an OpenAI Batch file. Read lazily.
+            ``tenant``, ``session``; or lines of an OpenAI Batch file. Read lazily.
         stream: the stream.
         group: the consumer group of the workers, made where the stream is made.
         max_queued: messages in the stream, those in work included, at which the call waits.

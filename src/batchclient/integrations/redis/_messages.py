@@ -29,9 +29,9 @@ _LONGEST_ID = 1024
 _INPUTS = {"complete": "prompt", "chat": "messages", "embed": "input", "classify": "input"}
 """The calls of messages, each with the field of the body that is its input."""
 _CALLS_SAID = f"one of {', '.join(_INPUTS)}"
-_BESIDE = ("id", "call", "deadline", "priority", "tenant")
+_BESIDE = ("id", "call", "deadline", "priority", "tenant", "session")
 """The fields of a message beside its body."""
-_OWN_ARGUMENTS = frozenset({"self", "text", "prompt", "timeout_s", "priority", "tenant", "response_model"})
+_OWN_ARGUMENTS = frozenset({"self", "text", "prompt", "timeout_s", "priority", "tenant", "session", "response_model"})
 """Arguments of the client's calls that are no parameters of a request."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -51,7 +51,7 @@ class Message:
         model: the model's name, if the message gives one.
         params: the call's other fields.
         deadline: Unix seconds by the clock of Redis, if there is a deadline.
-        priority, tenant: of the call.
+        priority, tenant, session: of the call.
     """
 
     id: str
@@ -62,6 +62,7 @@ class Message:
     deadline: float | None = None
     priority: int = 0
     tenant: str | None = None
+    session: str | None = None
 
 
 class Outcome(NamedTuple):
@@ -119,8 +120,9 @@ def read_message(entry: str, fields: Mapping[bytes, bytes]) -> Message:
         if not _OWN_ARGUMENTS.isdisjoint(body):
             name = min(_OWN_ARGUMENTS & body.keys())
             raise ConfigError(f"{name} is no field of a message's body", field=name)
+    tenant, session = (_text(fields, name) or None for name in (b"tenant", b"session"))
     return Message(
-        identity, call, made.item, made.model, made.params, deadline, priority, _text(fields, b"tenant") or None
+        identity, call, made.item, made.model, made.params, deadline, priority, tenant, session or made.session
     )
 
 
@@ -129,7 +131,8 @@ def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
 
     Args:
         message: a call's fields, such as ``prompt`` and ``max_tokens``, and beside them ``id``,
-            ``call``, ``deadline``, ``priority`` or ``tenant``; or a line of an OpenAI Batch file.
+            ``call``, ``deadline``, ``priority``, ``tenant`` or ``session``; or a line of an OpenAI
+            Batch file.
 
     Raises:
         BadMessage, ConfigError: no worker could use the message.
@@ -148,7 +151,8 @@ def write_message(message: Mapping[str, Any]) -> dict[str, bytes]:
         raise BadMessage("the message cannot be written as JSON") from None
     read = read_message("0-0", {name.encode(): value for name, value in fields.items()})
     # What the worker's client would refuse is refused here.
-    check_call(RowCall(read.call, read.item, read.params, read.model, priority=read.priority), tenant=read.tenant)
+    made = RowCall(read.call, read.item, read.params, read.model, priority=read.priority, session=read.session)
+    check_call(made, tenant=read.tenant)
     return fields
 
 

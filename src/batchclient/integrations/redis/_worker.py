@@ -438,7 +438,12 @@ class Worker:
         message, loop = held.message, asyncio.get_running_loop()
         try:
             call = getattr(self._client, message.call)(
-                message.item, model=message.model, priority=message.priority, tenant=message.tenant, **message.params
+                message.item,
+                model=message.model,
+                priority=message.priority,
+                tenant=message.tenant,
+                session=message.session,
+                **message.params,
             )
             answer = await (call if message.deadline is None else self._in_time(call, message.deadline))
             body, now = answer.as_dict(), loop.time()
