@@ -216,6 +216,8 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
         (["--header", "secret-without-colon"], "--header number 1"),
         (["--header", "Content-Length: 3"], "--header: 'Content-Length' is not for you to give"),
+        (["--session-header", "a b"], "--session-header: "),
+        (["--param", 'session="a"'], "--param session: a row's own, in its field params"),
         (["--api-key", "a b"], "--api-key"),
         (["--format", "xml"], "'xml' is not one of 'jsonl', 'text', 'csv', 'parquet', 'arrow'"),
         (["--max-tokens", "many"], "--max-tokens"),

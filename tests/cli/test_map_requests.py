@@ -6,6 +6,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tests.fakes.pages import serving
+
 from batchclient.simulator import expected_text
 
 from .conftest import read_rows, write_rows
@@ -153,3 +155,17 @@ def test_rows_of_one_id_are_both_sent_and_the_second_one_is_told(requests, serve
     assert result.stderr.count(" has the id of the row in line 1") == 3
     assert "further rows have ids of earlier ones, too" in result.stderr
     assert len(out) == 6
+
+
+def test_a_server_is_told_the_session_that_a_row_has_in_params(cli, tmp_path):
+    def answer(asked):
+        prompts = [asked.json["prompt"]] if isinstance(asked.json["prompt"], str) else asked.json["prompt"]
+        return 200, {"choices": [{"index": n, "text": "x", "finish_reason": "stop"} for n, _ in enumerate(prompts)]}
+
+    rows = [{"prompt": "a", "params": {"session": "s"}, "session": "data"}, {"prompt": "b", "session": "data"}]
+    with serving(answer) as server:
+        given = ["--base-url", server.url, "--model", "m", "--dialect", "openai", "--session-header", "X-Session-ID"]
+        result = cli("map", write_rows(tmp_path / "in.jsonl", rows), "-o", tmp_path / "out", *given)
+    assert result.exit_code == 0
+    told = {asked.json["prompt"]: asked.headers["X-Session-ID"] for asked in server.asked}
+    assert told == {"a": "s", "b": None}

@@ -57,6 +57,7 @@ from batchclient.cli._schema import schema_from
 from batchclient.jobs.file import columns_from
 from batchclient.jobs.forms import OutputForm
 from batchclient.jobs.media import Media
+from batchclient.options import Server
 
 __all__ = ["REFUSED_S", "WAIT_S", "MapOptions"]
 
@@ -125,6 +126,7 @@ class MapOptions:
     model: Model = None
     api_key: ApiKey = None
     header: Headers = None
+    session_header: Annotated[str | None, of_server("Tells a server each row's session.", "NAME")] = None
     dialect: Annotated[
         Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
         of_server("vllm, sglang, … (default: the server is asked).", "NAME"),
@@ -214,6 +216,9 @@ class MapOptions:
             # The job ends before its rows do.
             "outage_patience_s": (patience_s or REFUSED_S) + REFUSED_S,
         }
+        if self.session_header is not None:
+            urls = self.client["base_url"]
+            self.client["base_url"] = [Server(url, session_header=self.session_header) for url in urls]
         self.prompt = template_from(self.prompt, self.prompt_file)
         ranks = self.call in ("score", "rerank")
         if ranks and (self.prompt is None or self.documents is None):

@@ -17,6 +17,7 @@ _OPTIONS = {
     "endpoints_shard": "--endpoints-shard",
     "api_key": "--api-key (BATCHCLIENT_API_KEY)",
     "headers": "--header",
+    "session_header": "--session-header",
     "dialect": "--dialect",
     "limit": "--concurrency",
     "p95_latency_s": "--p95-latency",
