@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
-    from batchclient._client.functions import RowCalling
     from batchclient.journal import HeldJournal, Journal
     from batchclient.options import AdaptiveLimit, Batching, Http, Queue, Server, Telemetry
     from batchclient.params import (
@@ -1059,14 +1058,14 @@ class RowClient(_Calls):
     on. Calls share requests with those of other rows.
     """
 
-    __slots__ = ("_calling",)
+    __slots__ = ("_row",)
 
-    def __init__(self, calling: RowCalling) -> None:
-        self._calling = calling
-        self._call = calling.call
+    def __init__(self, call: Callable[[Call], Awaitable[Any]], row: str) -> None:
+        self._call = call
+        self._row = row
 
     def __repr__(self) -> str:
-        return f"<RowClient of {self._calling!r}>"
+        return f"<RowClient of {self._row}>"
 
 
 BATCH_CLIENT_ARGUMENTS = frozenset(signature(BatchClient.__init__).parameters) - {

@@ -231,6 +231,7 @@ WRONG_OF_KIND = {
         *({"x": "a\r\nb: c"}, {"x\r\ny": "a"}, {"x": "a\nb"}, {"x": "a\0b"}, {"x": "grüße"}, {"x": CANARY + "\n"}),
         *({"": "a"}, {"x y": "a"}, {"x:": "a"}, {"x": 1}, [("x", "a")], CANARY, 5),
     ],
+    "header": ["", "x y", "x:", "x\r\ny", f"{CANARY}\n", b"x", 7],
     "url": ["", "http://", "http://localhost/v1\r\nx: y", 7, b"http://localhost/v1", f"{CANARY}/v1"],
 }
 KINDS = {
@@ -257,8 +258,8 @@ KINDS = {
     },
     Telemetry: {"tracer_provider": "object", "client_name": "name"},
     Server: {
-        "url": "url", "api_key": "key", "headers": "headers", "requests_per_minute": "positive",
-        "tokens_per_minute": "positive",
+        "url": "url", "api_key": "key", "headers": "headers", "session_header": "header",
+        "requests_per_minute": "positive", "tokens_per_minute": "positive",
     },
     Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
     TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},

@@ -87,7 +87,7 @@ async def test_sessions_of_one_server_share_its_lists():
     assert sum(len(server.sent) for server in servers.values()) < 12
 
 
-@pytest.mark.parametrize("session", ["", "x" * 257, "a\nb", "ü", 5, b"a", True], ids=repr)
+@pytest.mark.parametrize("session", ["", "x" * 257, "a\nb", " a", "ü", 5, b"a", True], ids=repr)
 async def test_what_is_no_session_is_refused(session):
     async with make_client(ScriptedTransport()) as client:
         for ask in (client.complete, client.embed, client.classify, client.tokenize):

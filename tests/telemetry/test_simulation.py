@@ -62,10 +62,10 @@ def test_each_call_and_each_request_has_one_span_ended_once(first, monkeypatch, 
         provider = TracerProvider()
         provider.add_span_processor(counting)
 
-        def watched(core, world, provider=provider, cores=cores):
+        def watched(core, world, seed, provider=provider, cores=cores):
             names = [endpoint.base_url for endpoint in core.statistics().endpoints]
             cores.append(Told(core, Spans(provider), names, None, None))
-            return WatchedCore(cores[-1], world)
+            return WatchedCore(cores[-1], world, seed)
 
         with monkeypatch.context() as patch:
             patch.setattr(simulation, "WatchedCore", watched)

@@ -227,7 +227,8 @@ class CallMaker:
         if session is None:
             return None, call.home
         if not (isinstance(session, str) and 0 < len(session) <= _LONGEST_SESSION and _is_printable(session)):
-            message = f"session is a text of 1 to {_LONGEST_SESSION} printable ASCII characters, not one like this"
+            said = f"1 to {_LONGEST_SESSION} printable ASCII characters without spaces around them"
+            message = f"session is a text of {said}, not a {type(session).__name__} like this"
             raise ConfigError(message, field="session")
         home = None
         if len(self.endpoints) > 1:
@@ -266,7 +267,7 @@ class CallMaker:
 
 
 def _is_printable(text: str) -> bool:
-    return text.isascii() and text.isprintable()
+    return text.isascii() and text.isprintable() and text == text.strip()
 
 
 def _check_length(tokens: int, longest: int, kind: Kind) -> None:

@@ -63,6 +63,11 @@ class RowCalling:
         self._rows = rows
 
     def __repr__(self) -> str:
+        return f"<RowCalling of {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The row in words."""
         return f"row {self._row.index}"
 
     async def call(self, call: Call) -> Any:
@@ -128,7 +133,7 @@ class RowCalling:
 
 def rows_of(
     engine: Engine,
-    make_client: Callable[[RowCalling], _C],
+    make_client: Callable[[Callable[[Call], Awaitable[Any]], str], _C],
     function: Callable[[_D, _C], Awaitable[_T]],
     rows: Iterable[_D] | AsyncIterable[_D] | ArrowTable,
     ordered: bool,  # noqa: FBT001  # the arguments of ``run``, in order
@@ -140,7 +145,7 @@ def rows_of(
 
     Args:
         engine: the client's.
-        make_client: makes the client of a row.
+        make_client: makes the client of a row, of the way of its calls and the row's name.
         function, rows, ordered, fail_if, journal, progress: those of ``BatchClient.run``.
 
     Raises:
@@ -172,7 +177,7 @@ def rows_of(
 
     return _FunctionMap(
         engine,
-        lambda row, calling: function(row, make_client(calling)),
+        lambda row, calling: function(row, make_client(calling.call, calling.name)),
         documents,
         ordered=ordered,
         prepare=prepare,
