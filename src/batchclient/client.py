@@ -20,7 +20,7 @@ from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self, TypeVar, Unpack, overload
 
-from batchclient._calls.call import Call, Messages
+from batchclient._calls.call import STREAMED, Call, Messages
 from batchclient._checks import check_flag, refuse_unknown
 from batchclient._client import control
 from batchclient._client.engine import Engine
@@ -471,7 +471,7 @@ class BatchClient(_Calls):
                 ``response_model``.
         """
         call = Call(
-            Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model, to_caller=True
+            Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model, STREAMED
         )
         return self._engine.stream(call)
 
@@ -501,9 +501,7 @@ class BatchClient(_Calls):
         Raises:
             ConfigError: as ``stream``.
         """
-        call = Call(
-            Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model, to_caller=True
-        )
+        call = Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model, STREAMED)
         return self._engine.stream(call)
 
     async def log_likelihood(

@@ -11,11 +11,37 @@ from batchclient.types import NOT_GIVEN, NotGiven
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["Call", "Messages"]
+__all__ = ["PLAIN", "STREAMED", "Call", "Manner", "Messages"]
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has.
 """
+
+
+class Manner(NamedTuple):
+    """How a call is sent and answered, where it is not a plain call.
+
+    Args:
+        to_caller: whether the answer is streamed to the caller.
+        verbatim: whether the answer keeps the server's own reply.
+        max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
+            decides.
+        own_label: whether a label of the caller's, such as ``user``, is this call's own: it then
+            goes alone with it.
+        tells_priority: whether the server is told the priority, whatever the client's settings.
+        home: the endpoint of the call's session, where nothing else is known of the session.
+    """
+
+    to_caller: bool = False
+    verbatim: bool = False
+    max_attempts: int | None = None
+    own_label: bool = False
+    tells_priority: bool = False
+    home: int | None = None
+
+
+PLAIN = Manner()
+STREAMED = Manner(to_caller=True)
 
 
 class Call(NamedTuple):
@@ -32,14 +58,7 @@ class Call(NamedTuple):
         tenant: whom it is for.
         session: the conversation that it belongs to.
         response_model: what the answer is to be.
-        to_caller: whether the answer is streamed to the caller.
-        verbatim: whether the answer keeps the server's own reply.
-        max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
-            decides.
-        own_label: whether a label of the caller's, such as ``user``, is this call's own: it then
-            goes alone with it.
-        tells_priority: whether the server is told the priority, whatever the client's settings.
-        home: the endpoint of the call's session, where nothing else is known of the session.
+        manner: how it is sent and answered.
     """
 
     kind: Kind
@@ -51,9 +70,4 @@ class Call(NamedTuple):
     tenant: str | None = None
     session: str | None = None
     response_model: type[BaseModel] | None = None
-    to_caller: bool = False
-    verbatim: bool = False
-    max_attempts: int | None = None
-    own_label: bool = False
-    tells_priority: bool = False
-    home: int | None = None
+    manner: Manner = PLAIN

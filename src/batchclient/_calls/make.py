@@ -19,7 +19,7 @@ from hashlib import sha256
 from json import dumps
 from typing import TYPE_CHECKING, Any
 
-from batchclient._calls.call import Call
+from batchclient._calls.call import PLAIN, Call
 from batchclient._calls.inputs import (
     BYTES_PER_TOKEN,
     HIGHEST_PRIORITY,
@@ -68,6 +68,8 @@ class CallMaker:
 
         self._shapes = Shapes()
         self.lengths = ModelLengths()
+        self._timeout_s = settings.timeout_s
+        """Of calls that say none."""
         self.default_model = settings.model
         """The model of calls that name none."""
         self.asks_model = settings.model is None
@@ -91,8 +93,10 @@ class CallMaker:
         Raises:
             ConfigError: an argument is wrong.
         """
-        kind, item, params = call.kind, call.item, call.params
-        name = self.model(call.model)
+        kind, item, params, model, timeout_s, priority, tenant, session, _, manner = call
+        name: Any = self.default_model if model is None else model
+        if type(name) is not str or not name:
+            name = self.model(model)
         token_ids = False
         alone = None
         write = INPUTS.get(kind)
@@ -106,20 +110,22 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        if call.verbatim and params.get("echo") and params.get("logprobs") is not None:
-            alone = "events have no logprobs of prompts"
-        if call.own_label:
-            alone = alone or "labels"
+        to_caller, verbatim = False, False
+        if manner is not PLAIN:
+            to_caller, verbatim = manner.to_caller, manner.verbatim
+            if verbatim and params.get("echo") and params.get("logprobs") is not None:
+                alone = "events have no logprobs of prompts"
+            if manner.own_label:
+                alone = alone or "labels"
         shape, solo = self._shapes.shape(
-            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=call.to_caller, verbatim=call.verbatim
+            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
         )
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
-        priority = call.priority
-        in_lane = priority or type(priority) is not int or call.tenant is not None or call.max_attempts is not None
-        if in_lane or call.session is not None or call.home is not None:
+        is_plain = manner is PLAIN and tenant is None and session is None and not priority
+        if not is_plain or type(priority) is not int:
             shape = self._in_lane(shape, call)
-        seconds = self.seconds(call.timeout_s)
+        seconds = self._timeout_s if timeout_s is NOT_GIVEN else self.seconds(timeout_s)
         deadline = None if seconds is None or from_grant else now + seconds
         request = Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
         if from_grant:
@@ -182,7 +188,7 @@ class CallMaker:
 
         Such a shape has another key, so that the calls never mix with the others.
         """
-        priority, tenant, max_attempts = call.priority, call.tenant, call.max_attempts
+        priority, tenant, max_attempts = call.priority, call.tenant, call.manner.max_attempts
         if type(priority) is not int or abs(priority) > HIGHEST_PRIORITY:
             message = f"priority is a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}, not {priority!r:.40}"
             raise ConfigError(message, field="priority")
@@ -192,7 +198,7 @@ class CallMaker:
         session, home = self._session(call)
         if priority == 0 and tenant is None and max_attempts is None and session is None and home is None:
             return shape
-        tells_priority = bool(priority and (call.tells_priority or self._settings.queue.tell_server))
+        tells_priority = bool(priority and (call.manner.tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
         signature = shape, priority, tenant, max_attempts, tells_priority, session, home
@@ -225,7 +231,7 @@ class CallMaker:
         """
         session = call.session
         if session is None:
-            return None, call.home
+            return None, call.manner.home
         if not (isinstance(session, str) and 0 < len(session) <= _LONGEST_SESSION and _is_printable(session)):
             said = f"1 to {_LONGEST_SESSION} printable ASCII characters without spaces around them"
             message = f"session is a text of {said}, not a {type(session).__name__} like this"

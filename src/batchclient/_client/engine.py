@@ -67,6 +67,7 @@ _FOR_CALLS = (
 
 A module that a thread imports during a fork stays locked in the child for ever.
 """
+_RERANK = Kind.RERANK
 
 
 class Engine:
@@ -145,7 +146,7 @@ class Engine:
         if call.response_model is not None:
             call, finish = self.in_form(call)
             return finish(await self.call(call))
-        if call.kind is Kind.RERANK:
+        if call.kind is _RERANK:
             return await self._rank(call)
         runner, calls = self.runner, self.calls
         # The test for "same loop as last time" is all that a call pays for loops, forks and trio.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
 
-from batchclient._calls.call import Call
+from batchclient._calls.call import PLAIN, Call, Manner
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.make import LABELS
 from batchclient._client.engine import Engine, structured
@@ -62,6 +62,14 @@ _RENAMED = {
     "max_tokens_at_most": "repair=Repair(max_tokens=…)",
 }
 """Arguments of before, and what stands for them."""
+
+
+_MANNERS = {
+    (own_label, tells_priority): Manner(own_label=own_label, tells_priority=tells_priority)
+    for own_label in (False, True)
+    for tells_priority in (False, True)
+} | {(False, False): PLAIN}
+"""Of rows: whether a label is a row's own, and so is the priority."""
 
 
 @dataclass(slots=True)
@@ -150,8 +158,7 @@ class MapJob:
             self.priority if own.priority is None else own.priority,
             self.tenant,
             self.session if own.session is None else own.session,
-            own_label=not LABELS.isdisjoint(own.params),
-            tells_priority=own.priority is not None,
+            manner=_MANNERS[not LABELS.isdisjoint(own.params), own.priority is not None],
         )
 
     def described(self, shape: Shape) -> dict[str, Any]:
@@ -313,9 +320,7 @@ def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, A
         shape.priority,
         shape.tenant,
         shape.session,
-        own_label=shape.alone_reason == "labels",
-        tells_priority=shape.tells_priority,
-        home=shape.home,
+        manner=Manner(own_label=shape.alone_reason == "labels", tells_priority=shape.tells_priority, home=shape.home),
     )
     made = engine.calls.make(call, request.waiter, runner.backend.now())
     made.deadline, made.timeout_s = request.deadline, request.timeout_s

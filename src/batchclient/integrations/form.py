@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchclient._calls.call import Call
+from batchclient._calls.call import Call, Manner
 from batchclient._calls.fan_out import call_together
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
@@ -64,8 +64,7 @@ class WireCalls:
             self.params,
             self.model,
             NOT_GIVEN if timeout_s is None else timeout_s,
-            verbatim=True,
-            max_attempts=max_attempts,
+            manner=Manner(verbatim=True, max_attempts=max_attempts),
         )
 
 
