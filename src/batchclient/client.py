@@ -112,8 +112,8 @@ class _Calls:
                 request. The server is not told.
             session: the conversation that the call belongs to, 1 to 256 printable ASCII characters.
                 Of several servers the same one gets its calls, while it is healthy. A ``Server``
-                with a ``session_header`` is told; there calls share requests within their session
-                alone.
+                with a ``session_header`` is told instead; then calls share requests within their
+                session alone.
             response_model: a pydantic model: its JSON schema is demanded of the server
                 (``response_format``), and the answer has the validated instance in ``parsed``.
             params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …): see

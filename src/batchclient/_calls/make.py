@@ -224,7 +224,7 @@ class CallMaker:
         return made
 
     def _session(self, call: Call) -> tuple[str | None, int | None]:
-        """Return the session of a call, where servers are told, and the endpoint that it belongs to.
+        """Return the session of a call, where servers are told, or the endpoint that it belongs to.
 
         Rendezvous hashing picks the endpoint: the same for every client of the same servers, and
         few sessions move when servers come and go.
@@ -236,10 +236,14 @@ class CallMaker:
             said = f"1 to {_LONGEST_SESSION} printable ASCII characters without spaces around them"
             message = f"session is a text of {said}, not a {type(session).__name__} like this"
             raise ConfigError(message, field="session")
+        if self.tells_sessions:
+            # Each has a group of its own, and thousands of such groups that wait for one server would
+            # stand before those of another.
+            return session, None
         home = None
         if len(self.endpoints) > 1:
             home = max(self.endpoints, key=lambda each: sha256(f"{session}\n{each[0]}".encode()).digest())[1]
-        return session if self.tells_sessions else None, home
+        return None, home
 
     def _of_query(self, shape: Shape, query: str) -> Shape:
         """Return the shape of the pairs that share a query.
