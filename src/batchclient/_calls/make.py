@@ -237,8 +237,8 @@ class CallMaker:
             message = f"session is a text of {said}, not a {type(session).__name__} like this"
             raise ConfigError(message, field="session")
         if self.tells_sessions:
-            # Each has a group of its own, and thousands of such groups that wait for one server would
-            # stand before those of another.
+            # Each has a group of its own. Thousands of groups that wait for one server would stand
+            # before those of another.
             return session, None
         home = None
         if len(self.endpoints) > 1:
