@@ -114,9 +114,12 @@ async def _in_process(**job: Any) -> dict[str, Any]:
         # The pipe stays open: its end says that the parent is gone.
         process.stdin.write(json.dumps(job).encode() + b"\n")
         done = await process.stdout.read()
-    finally:
+    except BaseException:
         if process.returncode is None:
             process.kill()
+        raise
+    finally:
+        # One that ended by itself is not killed: that would take its status from whoever waits.
         await process.wait()
     if not done:
         raise RuntimeError("the process of AsyncOpenAI has failed")
