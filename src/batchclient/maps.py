@@ -53,6 +53,7 @@ import anyio.lowlevel
 from batchclient._core.histograms import Histogram
 from batchclient._core.messages import Request
 from batchclient._maps.aside import pack, unpack
+from batchclient._maps.kinds import Kinds
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
@@ -123,8 +124,10 @@ class RowStream(AsyncIterator[MapResult[AnswerT]]):
 
 
 def map_of(rows: RowStream[AnswerT]) -> Map[AnswerT]:
-    """Return what is behind: for the commands, which count, and end in other ways."""
-    return rows._rows
+    """Return what is behind, which counts its rows by kind from now on: for the commands."""
+    made = rows._rows
+    made.kinds = made.kinds or Kinds()
+    return made
 
 
 class Map(AsyncIterator[MapResult[AnswerT]]):
@@ -193,6 +196,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self.repairs = repairs
         self._fail_if = fail_if
         self._counts = Counts()
+        self.kinds: Kinds | None = None
+        """The rows handed out, where somebody wants to know of what kinds they are."""
         if journaled is not None:
             journaled.owner = self._weakly
         if ticker is not None:
@@ -240,12 +245,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._documents = {}
 
     def finished(self) -> list[MapResult[AnswerT]]:
-        """Return the finished rows not yielded yet, in input order; those put aside are left out.
-
-        ``aclose`` drops such rows; with a journal it keeps them.
-        """
-        rows = [row for _, row in sorted(self._rows.items()) if row.finished]
-        return [row.result() for row in rows]
+        """Hand out the finished rows that a map had not yielded, in input order; none that is aside."""
+        return [self._handed_out(row) for _, row in sorted(self._rows.items()) if row.finished]
 
     async def aclose(self) -> None:
         """Cancel every open call; wait for the journal's last commit. Safe to call twice."""
@@ -263,11 +264,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._journaled.close()
         if self._runner is not None:
             leave(self._runner, self._open_requests(), self._stop_tasks())
-        if self._journaled is None:
-            self._rows.clear()
-        else:
-            # The last commit is still to come, and its rows can be asked for.
-            self._rows = {index: row for index, row in self._rows.items() if row.ended}
+        # They can be asked for, with a journal after its last commit.
+        self._rows = {index: row for index, row in self._rows.items() if row.ended}
         self._ready.clear()
         self._source = self._iterator = self.caller = None
         if self._something is not None:
@@ -369,9 +367,14 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._yielded += 1
         if self._room is not None:
             self._room.set()
-        result = row.result()
+        return self._handed_out(row)
+
+    def _handed_out(self, row: Row) -> MapResult[AnswerT]:
+        result: MapResult[AnswerT] = row.result()
         if self._fail_if is not None:
             self._fail_if.add(result)
+        if self.kinds is not None:
+            self.kinds.add(result)
         return result
 
     async def prepare(self) -> None:

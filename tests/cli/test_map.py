@@ -11,7 +11,7 @@ from tests.fakes.raw import nobody_listens
 
 from batchclient import BatchClient
 from batchclient.cli import _run as run_module
-from batchclient.cli._failures import kind_of
+from batchclient._maps.kinds import kind_of
 from batchclient.cli._job import Job
 from batchclient.errors import BadRequest
 from batchclient.simulator import EmbeddedServer, expected_text

@@ -127,9 +127,9 @@ def test_rows_of_a_model_that_is_away_hold_no_others_up(chats, router, out, monk
 def test_a_refused_model_is_waited_for_for_a_minute_where_no_patience_is_given():
     giving_up = _giving_up.GivingUp(SimpleNamespace(outage_patience_s=None, cost=None), most=256)
     statistics = SimpleNamespace(endpoints=[SimpleNamespace(state="healthy", outage="404 to every call")])
-    for now, gave_up in ((100.0, ""), (159.9, ""), (160.0, "404 to every call")):
+    for now, end in ((100.0, None), (159.9, None), (160.0, (2, "gave up: 404 to every call"))):
         giving_up.look(statistics, 0.0, now)
-        assert (giving_up.no_server, giving_up.is_refusal) == (gave_up, bool(gave_up))
+        assert (giving_up.end and giving_up.end[:2]) == end
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -13,10 +13,10 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchclient import MapResult, Statistics
-from batchclient.cli._failures import kind_of
+from batchclient._maps.kinds import kind_of
 from batchclient.cli._map_options import REFUSED_S, MapOptions
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import (
@@ -31,7 +31,7 @@ from batchclient.errors import (
 )
 from batchclient.jobs.statuses import Status
 
-__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "GivingUp"]
+__all__ = ["MOST_REFUSALS", "OUT_OF_USE", "End", "GivingUp"]
 
 MOST_REFUSALS = 256
 """After so many rows refused alike, and none successful, no later row would do better."""
@@ -39,6 +39,22 @@ OUT_OF_USE = frozenset({"ejected", "probing", "awaited"})
 """The states of servers that get no calls."""
 _OF_EVERY_ROW = (NotFound, ConnectFailed)
 """Errors of these kinds are alike whatever their words are, other refusals by their words."""
+
+
+class End(NamedTuple):
+    """Why a job ends before its input does.
+
+    Args:
+        status: of the command.
+        words: a sentence.
+        is_wanted: whether somebody has said so.
+        without: what the same command leaves out to go on; empty: nothing.
+    """
+
+    status: int
+    words: str
+    is_wanted: bool = False
+    without: str = ""
 
 
 class GivingUp:
@@ -49,21 +65,13 @@ class GivingUp:
         most: the rows refused alike that end the job.
 
     Attributes:
-        refused: the class of the errors that were alike, if they ended the job.
-        no_server: the outage that outlasted the patience, in a sentence, if so.
-        is_refusal: whether it is one of servers that are there, and refuse the key or the model.
-        is_too_dear: whether the bound on the cost stopped the job.
-        broken: the bound of ``--fail-if`` that is broken, if one is.
-        is_declined: whether somebody has ended the job after its pilot.
+        end: why the job ends; ``None``: it goes on.
+        is_refused: whether it ends since all rows are refused alike.
     """
 
     def __init__(self, options: MapOptions, most: int) -> None:
-        self.refused: str = ""
-        self.no_server: str = ""
-        self.is_refusal: bool = False
-        self.is_too_dear: bool = False
-        self.broken: TooManyBadRows | None = None
-        self.is_declined: bool = False
+        self.end: End | None = None
+        self.is_refused: bool = False
         self._options = options
         self._most = most
         self._alike = ("", "")
@@ -71,30 +79,35 @@ class GivingUp:
         self._away_since: float | None = None
 
     def __repr__(self) -> str:
-        return f"<GivingUp: {self.reason or 'not yet'}>"
+        return f"<GivingUp: {self.end.words if self.end else 'not yet'}>"
 
-    @property
-    def reason(self) -> str:
-        """Why the job has ended, in a sentence; empty: it has not."""
-        if self.no_server:
-            return f"gave up: {self.no_server}"
-        if self.is_too_dear:
-            return "stopped: --max-cost is reached"
-        if self.broken is not None and self.broken.is_early:
-            return f"stopped: --fail-if {self.broken}"
-        if self.is_declined:
-            return "stopped after the pilot"
-        if self.refused:
-            return f"stopped: no row succeeded, and {self._count} failed alike with {self.refused}"
-        return ""
+    def add(self, result: MapResult[Any], now: Statistics, rows: int | None = None) -> None:
+        """Look at a row: where nothing has succeeded, its error may say that nothing will.
 
-    def refuse_to_begin(self, error: Exception | None, now: Statistics) -> None:
-        """End a job where nothing has succeeded, and a row's error says that nothing will.
+        Args:
+            result: of the row. One that is reused tells nothing of refusals alike.
+            now: of the client. In input order rows that succeeded may wait to be written.
+            rows: that go first, if the row is one of these.
 
         Raises:
-            Refusal: it is so.
+            Refusal: the job cannot even begin.
         """
-        if now.succeeded or isinstance(error, OutOfSockets):
+        error = result.error
+        if error is None or now.succeeded:
+            return
+        self._refuse_to_begin(error, now)
+        if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
+            return
+        alike = kind_of(error, "" if isinstance(error, _OF_EVERY_ROW) else str(error))
+        self._count = self._count + 1 if alike == self._alike else 1
+        self._alike = alike
+        if self._count >= (self._most if rows is None else min(self._most, rows)):
+            self.is_refused = True
+            words = f"stopped: no row succeeded, and {self._count} failed alike with {alike.type}"
+            self.end = End(Status.FAILED, words)
+
+    def _refuse_to_begin(self, error: Exception, now: Statistics) -> None:
+        if isinstance(error, OutOfSockets):
             return
         if isinstance(error, AuthenticationFailed):
             raise Refusal(in_options(str(error)))
@@ -104,19 +117,13 @@ class GivingUp:
             urls = "; ".join(f"{each.base_url} ({each.reason})" for each in now.endpoints)
             raise Refusal(f"no server is there: {urls}; --wait-for-server waits for one", Status.NO_SERVER)
 
-    def is_refused(self, result: MapResult[Any], rows: int | None = None) -> bool:
-        """Whether an error is one refusal too many, of so many rows. A reused row tells nothing."""
-        error = result.error
-        if result.reused or not isinstance(error, (*_OF_EVERY_ROW, BadRequest)):
-            return False
-        alike = kind_of(error, "" if isinstance(error, _OF_EVERY_ROW) else str(error))
-        self._count = self._count + 1 if alike == self._alike else 1
-        self._alike = alike
-        return self._count >= (self._most if rows is None else min(self._most, rows))
+    def break_bound(self, broken: TooManyBadRows) -> None:
+        """End the job for a bound of ``--fail-if``."""
+        self.end = End(Status.STOPPED, f"stopped: --fail-if {broken}", without=" without the bound")
 
-    def stop(self) -> None:
-        """End the job for the rows that were refused alike."""
-        self.refused = self._alike[0]
+    def decline(self) -> None:
+        """End the job after its pilot, as somebody has said."""
+        self.end = End(Status.STOPPED, "stopped after the pilot", is_wanted=True)
 
     def look(self, statistics: Statistics, spent: float, now: float) -> None:
         """Look at the servers and at the cost.
@@ -126,7 +133,8 @@ class GivingUp:
             spent: the cost so far.
             now: seconds, on any clock that never goes back.
         """
-        self.is_too_dear = self._options.cost is not None and self._options.cost.is_reached(spent)
+        if self._options.cost is not None and self._options.cost.is_reached(spent):
+            self.end = End(Status.STOPPED, "stopped: --max-cost is reached")
         patience_s = self._options.outage_patience_s
         endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
         is_refusal = all(each.state not in OUT_OF_USE for each in endpoints)
@@ -139,4 +147,5 @@ class GivingUp:
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since >= patience_s:
-            self.no_server, self.is_refusal = "; ".join(each.outage for each in endpoints), is_refusal
+            status = Status.USAGE if is_refusal else Status.NO_SERVER
+            self.end = End(status, f"gave up: {'; '.join(each.outage for each in endpoints)}")

@@ -22,33 +22,37 @@ from functools import partial
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
-from batchclient._maps.fail_if import FailIf
+from batchclient._maps.kinds import UNUSABLE, Kinds
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._audit import Audit
-from batchclient.cli._bad_answers import BadAnswers
-from batchclient.cli._failures import UNUSABLE, Failures
-from batchclient.cli._giving_up import MOST_REFUSALS, GivingUp
+from batchclient.cli._giving_up import MOST_REFUSALS, OUT_OF_USE, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._pilot import Pilot, asks
 from batchclient.cli._progress import JobProgress, Snapshot
-from batchclient.cli._rows import message_of
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import say
-from batchclient.errors import AuthenticationFailed, BadRequest, JournalFailed, NotFound
-from batchclient.jobs import BadRow
+from batchclient.errors import (
+    AuthenticationFailed,
+    ConnectFailed,
+    DeadlineExceeded,
+    JournalFailed,
+    NotFound,
+    TooManyBadRows,
+)
 from batchclient.jobs.forms import Writer
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import in_thread
-from batchclient.jobs.statuses import Status
-from batchclient.journal.rows import is_final
+from batchclient.jobs.statuses import Status, of_signal
 from batchclient.maps import Map
 
 __all__ = ["Job"]
 
 _OF_THE_COMMAND = frozenset({AuthenticationFailed.__name__, NotFound.__name__})
 """These errors tell of the key and the model, which are the command's."""
+_WITHOUT_SERVER = frozenset({ConnectFailed.__name__, DeadlineExceeded.__name__})
+"""How every row fails where no server is there."""
 _SLOW_S = 2.0
 """A server slower than this to name its model is worth a word, seconds."""
 _ASKING = "waiting for the server to say which model it has (--model names one)"
@@ -73,15 +77,10 @@ class Job:
 
     Attributes:
         pilot, audit: the arguments.
-        failures: the rows that failed, those of the journal included.
-        bad: the bad answers, likewise.
-        taken: rows that are done with.
-        may_be_tried: failed rows that may succeed later.
-        not_sent: rows that failed for good without a request.
+        kinds: the rows that were taken, those of the journal included.
+        failures: the rows of which the failed ones are told: until a pilot has run, its rows.
         giving_up: decides whether the job goes on.
-        is_command: whether key or model were refused for all rows of the job.
-        refusal: what was said to a row that has waited in vain for a key or a model that others of
-            its model had answers by; empty: no row has.
+        broken: the bound of ``--fail-if`` that is broken by a job that has tried all rows.
         journal_error: why the journal took no more rows, if so.
         output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
@@ -109,13 +108,10 @@ class Job:
         refusals: int = MOST_REFUSALS,
         tick_s: float = 0.25,
     ) -> None:
-        self.failures = Failures()
-        self.bad = BadAnswers(options.params, options.retries)
-        self.taken = 0
-        self.may_be_tried = self.not_sent = 0
+        self.kinds: Kinds = results.kinds or Kinds()
+        self.failures: Kinds = self.kinds if pilot is None else pilot.taken
         self.giving_up = GivingUp(options, refusals)
-        self.is_command = False
-        self.refusal = ""
+        self.broken: TooManyBadRows | None = None
         self.journal_error: JournalFailed | None = None
         self.output_error: OSError | None = None
         self.signal: int | None = None
@@ -126,7 +122,6 @@ class Job:
         self.is_whole = False
         self._client = client
         self._results = results
-        self._fail_if = FailIf(options.fail_if or [], options.call)
         self._output = output
         output.in_a_hurry = lambda: self.signal is not None
         self._progress = progress
@@ -139,23 +134,57 @@ class Job:
         self._tick_s = tick_s
         self._started_at = 0.0
         self._worked_since: float | None = None
-        self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
         self._watch_error: Exception | None = None
 
     def __repr__(self) -> str:
-        return f"<Job: {self.taken} rows, {self.failures.total} failed>"
+        return f"<Job: {self.kinds.rows} rows, {self.kinds.failed} failed>"
 
     @property
     def has_answers(self) -> bool:
         """Whether a row has an answer, of this run or from the journal."""
-        return self.failures.total < self.taken
+        return self.kinds.failed < self.kinds.rows
+
+    @property
+    def is_command(self) -> bool:
+        """Whether key or model were refused for all rows of the job that could be sent."""
+        refusals = self.kinds.types.keys() - UNUSABLE
+        return bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
 
     @property
     def reader_is_gone(self) -> bool:
         """Whether the reader of the output has seen enough, such as ``head``."""
         return self.output_error is not None and self.output_error.errno == errno.EPIPE
+
+    @property
+    def out_of_use(self) -> list[str]:
+        """The servers that were out of use at the end, with the reason."""
+        # A server that was sent nothing may be there all the same.
+        endpoints = () if self.statistics is None or not self.statistics.batches else self.statistics.endpoints
+        lost = [each for each in endpoints if each.state in OUT_OF_USE]
+        return [f"{each.base_url} was {each.state} ({each.reason})" for each in lost]
+
+    @property
+    def status(self) -> int:
+        """The command's exit status."""
+        if self.signal is not None and not self.is_whole:
+            return of_signal(self.signal)
+        if self.journal_error is not None or (self.output_error is not None and not self.reader_is_gone):
+            return Status.DISK_FULL
+        end, failed = self.giving_up.end, self.failures
+        if self.kinds.refusal:
+            return Status.USAGE
+        if end is not None and end.status != Status.FAILED:
+            return end.status
+        # Rows that make no request say nothing about the servers.
+        types, statistics = failed.types.keys() - UNUSABLE, self.statistics
+        is_cut_off = statistics is not None and len(self.out_of_use) == len(statistics.endpoints)
+        if types and types <= _WITHOUT_SERVER and is_cut_off and not self.counts.answered:
+            return Status.NO_SERVER
+        if self.broken is not None:
+            return Status.STOPPED
+        return Status.FAILED if failed.failed or end or self.fault or self.reader_is_gone else Status.OK
 
     @property
     def counts(self) -> Counts:
@@ -213,9 +242,9 @@ class Job:
             self.journal_error, is_done = error, False
         if self._watch_error is not None:
             raise self._watch_error
-        if not is_done or self.giving_up.refused:
+        if not is_done or self.giving_up.end is not None:
             return False
-        self.failures = Failures()  # the job finds them in the journal, or tries again
+        self.failures = self.kinds  # the job finds its rows in the journal, or tries again
         lines = pilot.forecast()
         tokens = {"prompt_tokens": pilot.prompts, "completion_tokens": pilot.answers}
         self._say(*lines, event="pilot", others=pilot.to_send, seconds=pilot.seconds, **tokens)
@@ -231,21 +260,17 @@ class Job:
             asked_s = time.monotonic() - asked_at
             self._started_at += asked_s
             self._worked_since = self._worked_since and self._worked_since + asked_s
-        self.giving_up.is_declined = answer is False
-        if answer is None and (broken := pilot.broken) is not None:
-            broken.is_early, self.giving_up.broken = True, broken
-        return not self.giving_up.reason
+        if answer is False:
+            self.giving_up.decline()
+        elif answer is None and (broken := pilot.broken) is not None:
+            self.giving_up.break_bound(broken)
+        return self.giving_up.end is None
 
     def _is_refused(self, result: MapResult[Any], *, of: int | None = None) -> bool:
         """Whether no row will succeed. ``of``: the rows of the pilot, if the row is one of them."""
         if result.error is not None:
-            self.giving_up.refuse_to_begin(result.error, self._client.statistics())
-            if of is not None:
-                self.failures.add(result)
-        # In input order rows that succeeded may wait to be written.
-        if self.giving_up.is_refused(result, of) and not self._client.statistics().succeeded:
-            self.giving_up.stop()
-        return self.giving_up.refused != ""
+            self.giving_up.add(result, self._client.statistics(), of)
+        return self.giving_up.is_refused
 
     async def _prepare(self) -> None:
         """Wait until the first row can be sent and written."""
@@ -264,15 +289,13 @@ class Job:
     async def _map(self) -> None:
         with self._watching():
             is_complete = await self._unless_stopped(self._write_all) and not (
-                self.giving_up.reason or self.fault or self.journal_error is not None
+                self.giving_up.end or self.fault or self.journal_error
             )
-            if is_complete:
-                self.giving_up.broken = self._fail_if.at_end()
             await self._results.aclose()
-            if self._kept is not None and not is_complete and not self.giving_up.refused:
-                self._left = self._results.finished()
-            for result in self._left:
-                await self._take(result)
+            # What was refused is asked again.
+            if not (is_complete or self.output_error or (self.giving_up.is_refused and self._kept)):
+                for result in self._results.finished():
+                    await self._take(result)
         await self._end(is_complete=is_complete)
         if self._watch_error is not None:
             raise self._watch_error
@@ -288,9 +311,7 @@ class Job:
             if self.output_error is None:
                 await self._output.end(self._writer.end())
                 self._show(self._client.statistics())
-                refusals = self.failures.by_type.keys() - UNUSABLE
-                self.is_command = bool(refusals) and refusals <= _OF_THE_COMMAND and not self.has_answers
-                is_refused = bool(self.is_command or self.refusal) and self._output.is_file
+                is_refused = bool(self.is_command or self.kinds.refusal) and self._output.is_file
                 self.is_whole = is_complete and not self._output.is_given_up and not is_refused
             if self.is_whole:
                 await self._output.finish(self._note, self._writer.head)
@@ -308,19 +329,19 @@ class Job:
     def _note(self, file: os.stat_result | None) -> None:
         """Note an output that is whole, before it is put in its place."""
         if self._kept is not None:
-            counts, failed = self.counts, self.failures.total
+            counts, kinds = self.counts, self.kinds
             self._kept.end(
                 file,
                 self.worked_s,
-                read=self.taken,
+                read=kinds.rows,
                 answered=counts.answered,
-                failed=failed,
-                may_be_tried=self.may_be_tried,
-                not_sent=self.not_sent,
+                failed=kinds.failed,
+                may_be_tried=kinds.may_be_tried,
+                not_sent=kinds.not_sent,
                 reused=counts.reused,
-                status=int(Status.STOPPED if self.giving_up.broken else Status.FAILED if failed else Status.OK),
-                broken=str(self.giving_up.broken or ""),
-                bad=self.bad.counts,
+                status=int(self.status),
+                broken=str(self.broken or ""),
+                bad=kinds.bad,
             )
 
     async def _unless_stopped(self, work: Callable[[], Any]) -> bool:
@@ -340,40 +361,31 @@ class Job:
 
     @property
     def _is_stopped(self) -> bool:
-        if self.output_error is not None or self._watch_error is not None:
+        if self.output_error is not None or self._watch_error is not None or self.signal is not None:
             return True
-        return self.signal is not None or self.giving_up.no_server != "" or self.giving_up.is_too_dear
+        return self.giving_up.end is not None and not self.giving_up.is_refused
 
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
                 is_refused = self._is_refused(result)
                 await self._take(result)
-                self.giving_up.broken = None if self._results.all_ended else self._fail_if.early
-                if is_refused or self.giving_up.broken is not None:
-                    self._left = [] if self._kept is not None else self._results.finished()
+                if is_refused or self.output_error is not None:
                     return
-                if self.output_error is not None:
-                    return
+        except TooManyBadRows as error:
+            if error.is_early:
+                self.giving_up.break_bound(error)
+            else:
+                self.broken = error
         except JournalFailed as error:
             self.journal_error = error
         except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
     async def _take(self, result: MapResult[Any]) -> None:
-        """Count one row and hand the row to the output."""
-        self.taken += 1
-        self.bad.add(result)
-        self._fail_if.add(result)
+        """Hand a row to the output."""
         if self.audit is not None:
             self.audit.add(result)
-        if result.error is not None:
-            self.failures.add(result)
-            if isinstance(result.error, BadRequest) and result.error.retryable:
-                self.refusal = self.refusal or message_of(result)
-            may_be_tried = not (isinstance(result.error, BadRow) or is_final(result.error))
-            self.may_be_tried += may_be_tried
-            self.not_sent += not may_be_tried and type(result.error).__name__ in UNUSABLE
         try:
             await self._output.put(self._writer.add(result), self._writer.beside(result))
         except OSError as error:
@@ -423,14 +435,14 @@ class Job:
         self._progress.update(
             Snapshot(
                 done=self._output.written,
-                failed=self.failures.total,
+                failed=self.failures.failed,
                 in_flight=statistics.in_flight,
                 limit=sum(each.limit for each in statistics.endpoints),
                 prompt_tokens=statistics.prompt_tokens,
                 completion_tokens=statistics.completion_tokens,
                 reused=self.counts.reused,
                 cost=self.spent,
-                bad=self.bad.shown,
+                bad=", ".join(f"{count:,} {kind}" for kind, count in self.kinds.bad.most_common()),
                 spread=(1.0,) if self.pilot is None else self.pilot.spread,
             )
         )
@@ -444,7 +456,4 @@ class Job:
         if self._task is None or not self._may_cancel:
             return
         self._may_cancel = False
-        if self.output_error is None and self._kept is None:
-            # Cancelling the map drops its rows, also finished rows behind an unfinished one.
-            self._left = self._results.finished()
         self._task.cancel()

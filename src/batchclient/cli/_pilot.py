@@ -17,6 +17,7 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import LEAST_ROWS, FailIf
+from batchclient._maps.kinds import Kinds
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
 from batchclient.cli._kept import Kept, pilot_in
@@ -51,6 +52,7 @@ class Pilot:
         to_send: the other rows that the job sends, once the pilot has run.
         prompts, answers, seconds: their tokens and time.
         kinds: answers of the pilot by health, and rows that failed.
+        taken: its rows, as the map counts them.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Pilot:
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
         self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal))
+        self.taken: Kinds = self._results.kinds or Kinds()
         self._rules = [FailIf([rule], options.call) for rule in options.fail_if or []]
         self._rows: list[tuple[int, int, int]] = []
         """Bytes and tokens of each prompt, and tokens of its answer; the rows that were sent come first."""

@@ -1,55 +1,67 @@
-"""The end of ``batchclient map``: a summary on stderr, and the exit status."""
+"""The end of ``batchclient map`` on stderr: the complaints, and a summary."""
 
 from __future__ import annotations
 
 import os
 
 from batchclient import Histogram
+from batchclient._maps.kinds import UNUSABLE, Kinds
 from batchclient.cli._cost import written_cost
-from batchclient.cli._failures import UNUSABLE
-from batchclient.cli._giving_up import OUT_OF_USE
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import in_options
 from batchclient.cli._words import say
-from batchclient.errors import ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
-from batchclient.jobs.statuses import Status, of_signal
 from batchclient.options import AdaptiveLimit
 
-__all__ = ["report", "status_of"]
+__all__ = ["report"]
 
-_WITHOUT_SERVER = frozenset({ConnectFailed.__name__, DeadlineExceeded.__name__})
-"""How every row fails where no server is there."""
+_MOST_FREQUENT = 5
+"""Kinds of failed rows that are told, at most."""
+_LONGEST = 200
+_MANY = 0.05
+"""From this share on a kind of bad answers is told before all else."""
 
 
 def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = None) -> None:
     """Report on stderr how the job ended. ``--quiet`` leaves the complaints and the rows' failures."""
+    end, bad = job.giving_up.end, job.kinds.bad
     for complaint in _complaints(job, output):
-        say(complaint, event="notice" if job.giving_up.is_declined else "error")
-    failures = [in_options(line) for line in job.failures.lines()]
+        say(complaint, event="notice" if end is not None and end.is_wanted else "error")
     if job.reader_is_gone:
         return
+    failures = [in_options(line) for line in _failures(job.failures)]
     facts = {
         "rows": output.written,
-        "failed": job.failures.total,
-        **job.bad.counts,
+        "failed": job.failures.failed,
+        **bad,
         "reused": job.counts.reused,
         "seconds": round(job.seconds, 3),
-        "status": int(status_of(job)),
+        "status": int(job.status),
     }
     if options.quiet:
         if failures:
-            say(f"failed: {job.failures.total:,}", *failures, event="summary", **facts)
+            say(f"failed: {job.failures.failed:,}", *failures, event="summary", **facts)
         return
-    starts = ["Interrupted" if job.signal is not None and not job.is_whole else "", job.bad.many()]
+    many = [(kind, count) for kind, count in bad.most_common() if count > _MANY * job.kinds.answers]
+    told = " and ".join(f"{100 * count / job.kinds.answers:.3g} % {kind}" for kind, count in many)
+    starts = [
+        "Interrupted" if job.signal is not None and not job.is_whole else "",
+        f"bad answers: {told}" if told else "",
+    ]
     start = "".join(f"{each}: " for each in starts if each)
-    end = f"; in the end {' and '.join(lost)}" if (lost := _out_of_use(job)) else ""
-    more = [*job.bad.lines(), *([] if kept is None else _of_journal(job, kept))]
-    more += job.bad.way(is_kept=kept is not None)
+    lost = f"; in the end {' and '.join(job.out_of_use)}" if job.out_of_use else ""
+    # Invalid answers are among the failed rows.
+    more = [
+        f"  {count:,} {kind}, such as {job.kinds.examples[kind][0]}"
+        for kind, count in bad.most_common()
+        if kind != "invalid"
+    ]
+    more += [] if kept is None else _of_journal(job, kept)
+    more += _of_truncated(job.kinds, options, is_kept=kept is not None)
     more += _reached(job, options)
-    say(f"{start}{_counts(job, output)}{end}", *failures, *more, event="summary", **facts)
+    say(f"{start}{_counts(job, output)}{lost}", *failures, *more, event="summary", **facts)
 
 
 def _complaints(job: Job, output: Output) -> list[str]:
@@ -58,16 +70,44 @@ def _complaints(job: Job, output: Output) -> list[str]:
         told.append(f"{output.name}: the output cannot be written: {reason_of(job.output_error)}")
     if job.journal_error is not None:
         told.append(str(job.journal_error))
-    if job.giving_up.reason:
-        left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.taken):,}"
-        told.append(f"{job.giving_up.reason}{left}")
-    elif job.giving_up.broken is not None:
-        told.append(f"--fail-if {job.giving_up.broken}")
-    elif job.refusal:
-        told.append(f"gave up on a key or a model that was served before: {in_options(job.refusal)}")
-    elif job.is_command and output.is_file:
+    if job.giving_up.end is not None:
+        left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.kinds.rows):,}"
+        told.append(f"{job.giving_up.end.words}{left}")
+    elif job.broken is not None:
+        told.append(f"--fail-if {job.broken}")
+    elif job.kinds.refusal:
+        told.append(f"gave up on a key or a model that was served before: {in_options(job.kinds.refusal)}")
+    elif job.is_command and job.output_error is None and output.is_file:
         told.append("nothing was written: every row was refused for a reason of the command's")
     return told
+
+
+def _failures(kinds: Kinds) -> list[str]:
+    """Return a line for each of the most frequent errors, with an example."""
+    lines = []
+    most = kinds.errors.most_common(_MOST_FREQUENT)
+    for kind, count in most:
+        where, message = kinds.examples[kind]
+        shown = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
+        name = "unusable" if kind.type in UNUSABLE else kind.type
+        lines.append(f"  {count:,} {name}, such as {where}: {' '.join(shown.split())}")
+    others = kinds.failed - sum(count for _, count in most)
+    return [*lines, f"  {others:,} of other kinds"] if others else lines
+
+
+def _of_truncated(kinds: Kinds, options: MapOptions, *, is_kept: bool) -> list[str]:
+    """Return the options that let the truncated answers go on; none where they cannot, or did not."""
+    bounds = [
+        bound for name in ("max_tokens", "max_completion_tokens") if type(bound := options.params.get(name)) is int
+    ]
+    given = max(bounds, default=0)
+    longest, tried = max(kinds.longest, given), options.retries["max_tokens"] or given << options.retries["truncated"]
+    if not kinds.is_mendable or 0 < 2 * longest <= tried:
+        return []
+    way = "--retry-truncated 1" + (f" --max-tokens-at-most {2 * longest}" if longest else "")
+    if is_kept:
+        return [f"the same command with {way} lets the truncated answers go on, and sends no other answered row"]
+    return [f"{way} lets such answers go on"]
 
 
 def _of_journal(job: Job, kept: Kept) -> list[str]:
@@ -75,14 +115,15 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
     if not job.is_whole:
         has_rows = job.counts.answered or job.counts.reused or (job.pilot and job.pilot.kinds.keys() - {"failed"})
         is_worth = has_rows and os.path.lexists(kept.where)
-        bound = "" if job.giving_up.broken is None else " without the bound"
+        bound = "" if job.giving_up.end is None else job.giving_up.end.without
         return [f"{kept.where} has the answers: the same command{bound} goes on with them"] if is_worth else []
-    for_now = job.may_be_tried
+    kinds = job.kinds
+    for_now = kinds.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
-    if for_good := job.failures.total - for_now - job.not_sent:
+    if for_good := kinds.failed - for_now - kinds.not_sent:
         ways.append(f"--retry-failed runs {for_good:,} rows again that failed for good")
-    if job.not_sent:
-        ways.append(f"rows that were not sent: {job.not_sent:,}; mend the input")
+    if kinds.not_sent:
+        ways.append(f"rows that were not sent: {kinds.not_sent:,}; mend the input")
     return [f"{kept.where} has the answers: {', '.join(ways)}"] if ways else []
 
 
@@ -102,14 +143,6 @@ def _reached(job: Job, options: MapOptions) -> list[str]:
             p95_s = Histogram(seen[0].bounds, counts, sum(each.sum for each in seen)).quantile(0.95)
             told.append(f"95 % of {what} within {p95_s:.2g} s (asked: {asked_s:g} s)")
     return told
-
-
-def _out_of_use(job: Job) -> list[str]:
-    """Return the servers that were out of use at the end, with the reason."""
-    # A server that was sent nothing may be there all the same.
-    endpoints = () if job.statistics is None or not job.statistics.batches else job.statistics.endpoints
-    lost = [each for each in endpoints if each.state in OUT_OF_USE]
-    return [f"{each.base_url} was {each.state} ({each.reason})" for each in lost]
 
 
 def _counts(job: Job, output: Output) -> str:
@@ -136,26 +169,6 @@ def _counts(job: Job, output: Output) -> str:
     line = ", ".join(filter(None, parts))
     if counts.invalid:
         line += f"; invalid: {counts.invalid:,}"
-    if job.failures.total:
-        line += f"; failed: {job.failures.total:,}"
+    if job.failures.failed:
+        line += f"; failed: {job.failures.failed:,}"
     return line
-
-
-def status_of(job: Job) -> int:
-    """Return the exit status of a job that has ended."""
-    if job.signal is not None and not job.is_whole:
-        return of_signal(job.signal)
-    if job.journal_error is not None or (job.output_error is not None and not job.reader_is_gone):
-        return Status.DISK_FULL
-    # Rows that make no request say nothing about the servers.
-    kinds = job.failures.by_type.keys() - UNUSABLE
-    is_cut_off = job.statistics is not None and len(_out_of_use(job)) == len(job.statistics.endpoints)
-    without_server = bool(kinds) and kinds <= _WITHOUT_SERVER and is_cut_off and not job.counts.answered
-    if job.refusal or job.giving_up.is_refusal:
-        return Status.USAGE
-    if job.giving_up.no_server or without_server:
-        return Status.NO_SERVER
-    if job.giving_up.is_too_dear or job.giving_up.broken is not None or job.giving_up.is_declined:
-        return Status.STOPPED
-    is_partial = job.failures.total or job.giving_up.reason or job.fault or job.reader_is_gone
-    return Status.FAILED if is_partial else Status.OK

@@ -18,13 +18,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchclient._maps.fields import encode
+from batchclient._maps.kinds import message_of
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.row import own_id_of
 from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Completion, Embedding, MapResult
 
-__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "id_and", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "id_and", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -163,8 +164,3 @@ def fields_of_row(
         added |= values(answer.text)
     # A row with a field of such a name has failed already, if the field was asked for.
     return fields | added | {name: value for name, value in asked.items() if name not in fields}
-
-
-def message_of(result: MapResult) -> str:
-    """Return why a row failed. The library counts documents; a reader of the file counts lines."""
-    return str(result.error).replace(f"document {result.index}: ", f"{result.document.where}: ", 1)

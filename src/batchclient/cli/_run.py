@@ -30,7 +30,7 @@ from batchclient.cli._pilot import Pilot
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
 from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
-from batchclient.cli._report import report, status_of
+from batchclient.cli._report import report
 from batchclient.cli._rows import Ids, blame
 from batchclient.cli._signals import on_signals
 from batchclient.cli._words import put, say
@@ -132,7 +132,7 @@ def _job(options: MapOptions, source: Source) -> int:
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
             say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
-    return status_of(job)
+    return job.status
 
 
 def _media_in(options: MapOptions, *, reads: bool = False) -> str | None:
@@ -232,7 +232,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         if prompts.model is not None:
             options = options.but(client=options.client | {"model": prompts.model})
             client = BatchClient(**options.client)
-        client.stream_map((), prompt=call_of, **options.arguments)
+        client.stream_map((), prompt=call_of, **options.arguments, fail_if=options.fail_if or ())
     return options, client, prompts
 
 
@@ -265,6 +265,7 @@ def _make_job(
         prompt=call_said,
         ordered=not options.unordered,
         **options.arguments,
+        fail_if=options.fail_if or (),
         journal=None if kept is None else kept.journal,
     )
     results = map_of(rows)
