@@ -59,6 +59,7 @@ __all__ = [
     "DialectError",
     "JournalFailed",
     "LocalError",
+    "MissingField",
     "NoServerAnswered",
     "NotFound",
     "OutOfSockets",
@@ -165,6 +166,10 @@ class ConfigError(BatchClientError, ValueError):
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class MissingField(ConfigError):
+    """A document has not the field that its template names, or the field is empty."""
 
 
 class LocalError(BatchClientError):

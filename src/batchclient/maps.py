@@ -701,7 +701,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._prepare_row(row, runner)
         except Exception as error:  # also of the user's callable
             if isinstance(error, ConfigError):
-                placed = ConfigError(f"document {row.index}: {error.message}", field=error.field)
+                placed = type(error)(f"document {row.index}: {error.message}", field=error.field)
                 placed.retryable = error.retryable
                 error = placed
             row.id = own_id_of(document) or f"row-{row.index}"

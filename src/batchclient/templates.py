@@ -24,7 +24,7 @@ from typing import Any
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.tables import has_words, kind_of, listed, missing, plain
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, MissingField
 
 __all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
 
@@ -155,7 +155,7 @@ def _fill_fields(pieces: list[_Piece], document: Any) -> str:
             value = value_of(document, name)
         except KeyError:
             known = ", ".join(sorted(map(str, document)))[:200] or "none"
-            raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name) from None
+            raise MissingField(f"the document has no field {name!r}; it has: {known}", field=name) from None
         if is_json:
             value = _as_json(value, name)
         elif not isinstance(value, str):
@@ -168,12 +168,12 @@ def _as_text(value: Any, name: str) -> str:
     """Write a field that is no text.
 
     Raises:
-        ConfigError: there are no words for it that anybody would mean.
+        ConfigError: there are no words for it that anybody would mean; a ``MissingField`` is empty.
     """
     called = missing(value)
     if called is not None:
         # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
-        raise ConfigError(f"the document's field {name!r} is {called}", field=name)
+        raise MissingField(f"{name!r} is empty{'' if called == 'null' else f' ({called})'}", field=name)
     if isinstance(value, (bytes, bytearray, memoryview)):
         # Columns of files are often binary; "b'…'" would be in every prompt.
         raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)

@@ -60,7 +60,7 @@ def test_unusable_rows_are_counted_and_the_first_five_shown(dry_run, tmp_path):
         "rows: 12",
         "unusable: 11",
         "  line 3 has 1 field, and the header has 2",
-        "  line 4: the document's field 'text' is null",
+        "  line 4: 'text' is empty",
         "  line 5 has 3 fields, and the header has 2",
         "  line 6 has 3 fields, and the header has 2",
         "  line 7 has 3 fields, and the header has 2",

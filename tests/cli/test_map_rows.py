@@ -57,7 +57,7 @@ def test_a_path_leads_through_what_another_name_writes_as_json_and_through_null(
     source = write_rows(tmp_path / "in.jsonl", rows)
     assert cli_map(source, "-o", out, prompt="Say {user.name} {tags[0][0]} {user!j} {tags[0]!j}").exit_code == 1
     null, whole = read_rows(out)
-    assert null["error"]["message"] == "line 1: the document's field 'user.name' is null"
+    assert null["error"]["message"] == "line 1: 'user.name' is empty"
     assert whole["completion"] == answer('n 1 {"name": "n"} [1]')
 
 
@@ -77,7 +77,7 @@ def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
     assert beyond["error"]["message"].startswith("line 3 has a date32[day] in column 'at' that Python cannot hold")
     assert (first["id"], first["at"], first["raw"]) == (1, "2024-02-29", "/w==")
     assert first["completion"] == answer("a of 2024-02-29")
-    assert missing["error"]["message"] == "line 2: the document's field 'Review Text' is null"
+    assert missing["error"]["message"] == "line 2: 'Review Text' is empty"
     assert (
         cli_map(tmp_path / "in.parquet", "-o", out, "--new", "--columns", "raw", prompt="{Review Text}").exit_code == 1
     )

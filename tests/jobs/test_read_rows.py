@@ -271,7 +271,7 @@ async def test_a_map_yields_an_unusable_row_with_its_reason(tmp_path):
             by_function = [row async for row in by_function]
     assert [type(row.error) for row in by_template] == [type(None), BadRow, ConfigError, type(None)]
     assert str(by_template[1].error) == "line 3 has 1 field, and the header has 2"
-    assert "'a text' is null" in str(by_template[2].error)
+    assert "'a text' is empty" in str(by_template[2].error)
     assert [row.id for row in by_template if row.answer] == ["1", "4"]
     assert [type(row.error) for row in by_function] == [type(None), BadRow, type(None), type(None)]
 

@@ -14,6 +14,7 @@ from batchclient import (
     ClientClosed,
     Completion,
     ConfigError,
+    MissingField,
     ServerFault,
     TooManyBadRows,
 )
@@ -111,7 +112,7 @@ async def test_neither_prompts_nor_words_of_others_errors_are_shown(batch_map):
 
 ROWS = [{"text": "a"}, {"text": float("nan")}, {"text": "\ud800"}, {"title": "b"}, {"text": None}, {"text": "c"}]
 WHY = [
-    "the document's field 'text' is NaN",
+    "'text' is empty (NaN)",
     "the prompt holds a lone surrogate at character 4, which no UTF-8 can carry",
     "the document has no field 'text'; it has: title",
 ]
@@ -134,15 +135,23 @@ async def test_a_list_that_cannot_be_used_whole_is_refused_before_anything_is_se
 @pytest.mark.parametrize("how", [iter, Source])
 async def test_elsewhere_a_document_that_cannot_be_used_is_a_failure_of_its_own(batch_map, how):
     server = ScriptedTransport()
-    with pytest.raises(BatchMapFailed, match="^4 of 6 documents failed: document 1: the document's") as caught:
+    with pytest.raises(BatchMapFailed, match="^4 of 6 documents failed: document 1: 'text' is empty") as caught:
         await batch_map(server, how(ROWS), "Say {text}")
-    assert [type(result) for result in caught.value.results] == [Completion, *[ConfigError] * 4, Completion]
+    kinds = [Completion, MissingField, ConfigError, MissingField, MissingField, Completion]
+    assert [type(result) for result in caught.value.results] == kinds
 
 
 @BOTH
 async def test_so_it_is_where_errors_are_returned(batch_map):
     answers = await batch_map(ScriptedTransport(), ROWS, "Say {text}", return_exceptions=True)
-    assert [type(answer) for answer in answers] == [Completion, *[ConfigError] * 4, Completion]
+    assert [type(answer) for answer in answers] == [
+        Completion,
+        MissingField,
+        ConfigError,
+        MissingField,
+        MissingField,
+        Completion,
+    ]
 
 
 @BOTH

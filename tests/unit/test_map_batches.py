@@ -64,10 +64,10 @@ def test_vectors_and_classes_become_columns():
 
 
 def test_an_error_tells_no_prompt_and_no_place_within_its_batch():
-    errors = [KeyError("a secret"), ConfigError("document 3: the document's field 'text' is null", field="text")]
+    errors = [KeyError("a secret"), ConfigError("document 3: 'text' is empty", field="text")]
     assert added_columns("complete", errors)["error"] == [
         "KeyError",
-        "ConfigError: the document's field 'text' is null",
+        "ConfigError: 'text' is empty",
     ]
 
 

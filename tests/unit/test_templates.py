@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, MissingField
 from batchclient.templates import fields_of, make_prompt, value_of
 
 
@@ -129,7 +129,7 @@ def test_the_fields_of_a_template_and_their_values():
     assert value_of({"tags": [{"n": 1}]}, "tags[0].n") == 1
     for name in ["tags[0]", "user.name", "user.name.first"]:
         assert value_of({"tags": None, "user": None}, name) is None
-    with pytest.raises(ConfigError, match=r"^the document's field 'user.name' is NaN$"):
+    with pytest.raises(ConfigError, match=r"^'user.name' is empty \(NaN\)$"):
         make_prompt("{user.name}")({"user": float("nan")})
     for name in ["tags[1]", "tags.x", "b", "tags[0].m", "tags[-1]", "x[", "n[0]"]:
         with pytest.raises(KeyError):
@@ -197,7 +197,7 @@ def test_a_missing_field_names_what_there_is():
 
 
 def test_a_null_is_no_text():
-    with pytest.raises(ConfigError, match="null") as caught:
+    with pytest.raises(MissingField, match="'a' is empty") as caught:
         make_prompt("{a}")({"a": None})
     assert caught.value.field == "a"
 

@@ -12,7 +12,7 @@ from batchclient.types import Completion, MapResult
 
 __all__ = ["UNUSABLE", "Kind", "Kinds", "kind_of", "message_of"]
 
-UNUSABLE = frozenset({"BadRow", "ConfigError"})
+UNUSABLE = frozenset({"BadRow", "ConfigError", "MissingField"})
 """The errors of rows that make no request: they say nothing about the servers."""
 _MOST_KINDS = 256
 """Errors told apart, at most: memory stays flat where each error has words of its own."""
