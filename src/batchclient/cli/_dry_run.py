@@ -157,7 +157,6 @@ class DryRun:
     Args:
         client: not started yet.
         read: all rows, with those that are counted.
-        model: the client's, if given.
         max_tokens: to generate per row, if given.
         price: of tokens, if given.
         kept: rows in the journal, and the bounds of the seconds that one took; 0: unknown.
@@ -166,7 +165,6 @@ class DryRun:
 
     client: BatchClient
     read: Reading
-    model: str | None
     max_tokens: int | None = None
     price: Price | None = None
     kept: tuple[int, float, float] = (0, 0.0, 0.0)
@@ -204,12 +202,9 @@ class DryRun:
             raise
         except BatchClientError as error:
             trouble = error
-        # No public call says which server it is, and how long its prompts may be.
-        servers = self.client._engine.start().servers
-        facts = [await servers[number].watcher.find_out() for _, number in self.client._engine.endpoints]
-        known = [each for each in facts if each is not None and each.dialect is not None]
-        lengths = [each.length_of(self.model or (each.base_models() or [""])[0]) or 0 for each in known]
-        self._takes = max(lengths) if len(known) == len(facts) and all(lengths) else None
+        servers = await self.client.servers()
+        lengths = [each.max_model_len or 0 for each in servers]
+        self._takes = max(lengths) if all(lengths) else None
         if trouble is None:
             try:
                 counted += await asyncio.gather(*map(self._count, texts[1:]))
@@ -218,7 +213,7 @@ class DryRun:
         if trouble is not None:
             self._why_not = in_options(f"{type(trouble).__name__}: {trouble.message:.200}")
             # Under a wrong address there is no such page either, and no list of models.
-            self.failed = not (_COUNTS_NOTHING in trouble.message and len(known) == len(facts))
+            self.failed = not (_COUNTS_NOTHING in trouble.message and all(each.models for each in servers))
             return
         self._counted, self._counted_longest = counted[: len(drawn)], counted[len(drawn) :]
         if drawn:

@@ -12,37 +12,23 @@ from batchclient.jobs.statuses import Status
 
 __all__ = ["Refusal", "in_options", "named", "option_of", "refusal_of"]
 
-_OPTIONS = {
-    "base_url": "--base-url (BATCHCLIENT_BASE_URL)",
-    "endpoints_shard": "--endpoints-shard",
-    "api_key": "--api-key (BATCHCLIENT_API_KEY)",
-    "headers": "--header",
-    "session_header": "--session-header",
-    "dialect": "--dialect",
-    "limit": "--concurrency",
-    "p95_latency_s": "--p95-latency",
-    "time_to_first_token_s": "--time-to-first-token",
-    "limit.p95_latency_s": "--p95-latency",
-    "limit.time_to_first_token_s": "--time-to-first-token",
-    "batching.max_size": "--max-batch-size",
-    "wait_for_server_s": "--wait-for-server",
-    "model": "--model (BATCHCLIENT_MODEL)",
-    "prompt": "--prompt",
-    "rows": "--rows",
-    "row_params": "--row-params",
-    "priority": "--priority",
-    "timeout_s": "--timeout",
-    "max_tokens": "--max-tokens",
-    "temperature": "--temperature",
-    "response_model": "--schema",
-    "repair.invalid": "--retry-invalid",
-    "repair.truncated": "--retry-truncated",
-    "repair.max_tokens": "--max-tokens-at-most",
-    "runaway": "--runaway",
-    "fail_if": "--fail-if",
-    **{name: f"--{name}" for name in ("columns", "delimiter", "encoding", "escape", "format", "media-root", "shard")},
+_BY_RULE = {
+    "base_url", "endpoints_shard", "api_key", "dialect", "p95_latency_s", "time_to_first_token_s", "wait_for_server_s",
+    "model", "prompt", "rows", "row_params", "priority", "timeout_s", "max_tokens", "temperature", "runaway", "fail_if",
+    "columns", "delimiter", "encoding", "escape", "format", "media-root", "session_header", "shard",
+}  # fmt: skip
+"""Arguments of the library's whose options have their names, without the unit."""
+_OTHERS = {
+    "headers": "header",
+    "limit": "concurrency",
+    "batching.max_size": "max-batch-size",
+    "response_model": "schema",
+    "repair.invalid": "retry-invalid",
+    "repair.truncated": "retry-truncated",
+    "repair.max_tokens": "max-tokens-at-most",
 }
-"""The library's arguments, by the ``field`` of its errors, and their names on the command line."""
+_VARIABLES = ("base_url", "api_key", "model")
+"""These have an environment variable, too."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
 _IN_WORDS = re.compile(
@@ -71,7 +57,10 @@ def refusal_of(error: ConfigError, params: Collection[str] = ()) -> Refusal:
         error: the library's.
         params: the names given with ``--param``.
     """
-    option = _OPTIONS.get(error.field or "") or (f"--param {error.field}" if error.field in params else "")
+    field = error.field or ""
+    option = option_of(field) or (f"--param {field}" if field in params else "")
+    if field in _VARIABLES:
+        option += f" (BATCHCLIENT_{field.upper()})"
     message = error.message.removesuffix(": BatchClient(…, model=…)")
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
@@ -81,7 +70,9 @@ def refusal_of(error: ConfigError, params: Collection[str] = ()) -> Refusal:
 
 def option_of(argument: str) -> str:
     """Return the option that stands for an argument of the library's; empty: none does."""
-    return _OPTIONS.get(argument, "").partition(" ")[0]
+    name = argument.removeprefix("limit.")
+    option = _OTHERS.get(name) or (name.removesuffix("_s").replace("_", "-") if name in _BY_RULE else "")
+    return f"--{option}" if option else ""
 
 
 def in_options(message: str) -> str:

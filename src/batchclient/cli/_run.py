@@ -316,7 +316,6 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         _read(
             source, call_of, random_rows=RANDOM, longest_rows=LONGEST, params=options.params, retries=options.retries
         ),
-        model=options.client["model"],
         max_tokens=options.params.get("max_tokens"),
         price=None if options.cost is None else options.cost.price,
         kept=(0, 0.0, 0.0) if place is None else seconds_in(place, options),
