@@ -15,7 +15,7 @@ from tests.journal.jobs import look, run_job, sent_prompts
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle
 from tests.shell.test_sync import make_sync
 
-from batchclient import BadRequest, Batching, Completion, ConfigError, Journal, JournalFailed
+from batchclient import BadRequest, Batching, Completion, Journal, JournalFailed, MissingField
 from batchclient.journal.held import HeldJournal
 from batchclient.retry import Backoff
 from batchclient.maps import map_of
@@ -165,7 +165,7 @@ async def test_failed_rows_behind_a_slow_one_keep_their_errors(path, stream_map)
     documents = server.documents({"x": n} if n % 4 else {"y": n} for n in range(2, COUNT))
     server.slow = "Say: 2"
     rows = await stream_map(server, documents, "Say: {x}", journal=path, ordered=True)
-    kinds = {0: ConfigError, 1: BadRequest, 2: type(None), 3: BadRequest}
+    kinds = {0: MissingField, 1: BadRequest, 2: type(None), 3: BadRequest}
     assert [type(row.error) for row in rows] == [kinds[n % 4] for n in range(2, COUNT)]
     assert all(row.error.status == 400 for row in rows if type(row.error) is BadRequest)
     assert "document 394" in str(rows[394].error)
