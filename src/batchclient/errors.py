@@ -4,6 +4,7 @@
     ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
     │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;
     ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
+    │   └── MissingField                a document lacks a field of its template, or it is empty;
     ├── LocalError                      this process decided;
     │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_calls``;
     │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
