@@ -219,16 +219,22 @@ def test_new_begins_beside_the_job_and_replaces_it_in_the_end(killed, run, cli_m
     before = out.read_bytes(), journal.read_bytes()
     again = ["-o", out, "--new", "--max-batch-size", 2, "--concurrency", 2]
     killed(source, *again, prompt="Tell {text}")
-    assert (out.read_bytes(), journal.read_bytes()) == before
-    # Neither the old job nor a third one takes the new one's place.
+    assert out.read_bytes() == before[0] and journal.read_bytes().startswith(before[1])
+    # A command goes on with the job whose settings are its own; the new one's ``OUT`` is not there yet.
     assert "nothing to do" in cli_map(source, "-o", out).stderr
-    third = cli_map(source, *again, prompt="Write {text}")
-    assert third.exit_code == 2 and f"{journal}.new has " in third.stderr
+    refused = cli_map(source, "-o", out, prompt="Tell {text}")
+    assert refused.exit_code == 2 and "has not written this file; --new replaces it" in refused.stderr
+    assert out.read_bytes() == before[0]
     status, read, answered, _, reused = run(source, *again, prompt="Tell {text}")
     assert (status, read) == (0, 20) and reused >= 1 and answered == 20 - reused
     check_rows(out, range(20), "Tell")
     assert names(tmp_path) == ["in.jsonl", "out.jsonl", "out.jsonl.journal"]
     assert run(source, "-o", out, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
+    # Nobody goes on with the older job; begun anew, it asks all rows.
+    refused = cli_map(source, "-o", out)
+    assert refused.exit_code == 2 and "has 20 rows of another job, with another template; --new" in refused.stderr
+    assert run(source, "-o", out, "--new")[:3] == (0, 20, 20) == run(source, "-o", out, "--new")[:3]
+    check_rows(out, range(20))
 
 
 def test_a_killed_new_job_goes_on_where_there_was_none_before(killed, run, tmp_path, out):
@@ -259,21 +265,6 @@ def test_a_job_that_ends_while_its_journal_is_waited_for_is_finished(cli_map, mo
     monkeypatch.setattr(HeldJournal, "open", open_late)
     done = cli_map(source, "-o", out)
     assert done.exit_code == 0 and "nothing to do" in done.stderr
-
-
-@pytest.mark.parametrize("options", [[], ["--new"]])
-def test_a_start_completes_renames_that_were_interrupted(run, cli_map, server, tmp_path, out, journal, options):
-    """``OUT`` was renamed, and the kill came before its journal was."""
-    source = write_rows(tmp_path / "in.jsonl", rows_of(5))
-    assert cli_map(source, "-o", out).exit_code == 0
-    old = journal.read_bytes()
-    assert cli_map(source, "-o", out, "--new", prompt="Tell {text}").exit_code == 0
-    journal.rename(f"{journal}.new")
-    journal.write_bytes(old)
-    sent = server.requests
-    assert run(source, "-o", out, *options, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
-    check_rows(out, range(5), "Tell")
-    assert (names(tmp_path), server.requests) == (["in.jsonl", "out.jsonl", "out.jsonl.journal"], sent)
 
 
 def test_an_output_of_others_is_refused_unless_it_may_be_replaced(cli_map, tmp_path, out, journal):
@@ -336,13 +327,12 @@ def test_a_trial_and_its_job_may_share_a_journal(run, cli_map, server, tmp_path,
     # Each output is known still. A third one is not.
     assert run(source, "-o", trial, "--first", 20, *shared)[0] == 0 and "nothing to do" in run.said
     assert run(source, "-o", out, *shared)[0] == 0 and "nothing to do" in run.said
-    # The answers of one go with no new one.
-    new = cli_map(source, "-o", trial, "--first", 20, "--new", *shared, prompt="Tell {text}")
-    assert new.exit_code == 2 and "has the answers of out.jsonl, too; name another file with --journal" in new.stderr
     (tmp_path / "third").write_text("precious")
     refused = cli_map(source, "-o", tmp_path / "third", *shared)
     assert refused.exit_code == 2 and "has not written this file" in refused.stderr
     assert (tmp_path / "third").read_text() == "precious"
+    # A new job's answers are there beside the old ones.
+    assert run(source, "-o", trial, "--first", 20, "--new", *shared, prompt="Tell {text}") == (0, 20, 20, 0, 0)
 
 
 def test_rows_to_a_pipe_have_a_journal_if_it_is_named(cli, spawn, server, tmp_path):

@@ -86,9 +86,7 @@ class Job:
         self.source = folder.with_name(f"{folder.name}{self.ending}")
         self.give(lines)
         self.out = folder / f"out{self.out_ending}"
-        self.part, self.place, self.fresh = (
-            folder / f"{self.out.name}.{name}" for name in ("part", "journal", "journal.new")
-        )
+        self.part, self.place = (folder / f"{self.out.name}.{name}" for name in ("part", "journal"))
         self.files = {self.out.name, self.place.name}
         self.options = options
         self.host = ""
@@ -157,15 +155,20 @@ class Job:
         """How often each prompt is asked for."""
         return Counter(line.prompt for line in self.lines if line.prompt is not None)
 
+    def of_last_job(self):
+        """The lines of the journal; of a new job beside the one that is there, its own."""
+        data = self.place.read_bytes() if self.place.exists() else b""
+        return data[data.rfind(b"\n", 0, max(0, data.rfind(b'"new":true'))) + 1 :]
+
     def kept(self):
-        """The rows of the journal; of a new job beside the one that is there, of that."""
-        path = self.fresh if self.fresh.exists() else self.place
-        return Kept.read(path.read_bytes() if path.exists() else b"")
+        """The rows of the journal."""
+        return Kept.read(self.of_last_job())
 
     def check_kept(self):
         """Rule 4: each answer that was written is in the journal. Return what the journal has."""
-        kept = self.kept()
-        for path in (self.part,) if self.fresh.exists() else (self.out, self.part):
+        kept, lines = self.kept(), self.of_last_job()
+        is_beside = b'"new":true' in lines and b'{"note":"alone"' not in lines
+        for path in (self.part,) if is_beside else (self.out, self.part):
             answers = Counter(row["completion"] for row in self.whole_rows(path) if "completion" in row)
             assert answers <= kept.answers, f"not in the journal: {list(answers - kept.answers)[:5]}"
         return kept

@@ -29,7 +29,7 @@ def test_a_torn_end_and_a_damaged_line_cost_their_rows(job):
     job.check_whole()
 
 
-@pytest.mark.parametrize("name", ["part", "journal", "journal.lease", "journal.new"])
+@pytest.mark.parametrize("name", ["part", "journal", "journal.lease"])
 def test_what_others_have_put_there_stays(job, name):
     place = job.folder / f"out.jsonl.{name}"
     place.unlink(missing_ok=True)

@@ -9,9 +9,8 @@ Rules:
   checksums where a copy has other times.
 - A note of another form is none, whatever its checksum says.
 - A job whose audit is still to come says so: the same command makes up for it, also with ``--new``.
-- ``--new`` keeps its answers in ``OUT.journal.new``, and ``OUT`` and its journal stay as they are
-  until the new ``OUT`` is whole. Then ``OUT`` is renamed first, and the journal after it: whoever
-  finds ``OUT`` renamed and the journal not, does the second step.
+- ``--new`` begins another job in the same journal. Until its ``OUT`` is whole, the job before is
+  there, too: a command goes on with the job of its own settings.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,12 +29,11 @@ from typing_extensions import TypedDict
 
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import BatchClientError, ConfigError
+from batchclient.errors import BatchClientError
 from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output
 from batchclient.jobs.source import Source
 from batchclient.journal.held import HeldJournal
-from batchclient.journal.place import sync_folder
 from batchclient.journal.rows import MAY_BE_TRIED
 from batchclient.journal.settings import Journal
 
@@ -108,45 +106,20 @@ def kept_by(
     if place is None:
         yield None
         return
-    fresh = _fresh_of(place)
-    with ExitStack() as stack:
-
-        def open_at(path: Path) -> HeldJournal:
-            is_new = not os.path.lexists(path)
-            journal = Journal(
-                path, retry_failed=options.retry_failed, settings=_settings(options), dedupe=options.dedupe
-            )
-            held = stack.enter_context(closing(HeldJournal.open(journal)))
-            if is_new:
-                stack.callback(_discard, held)
-            return held
-
-        old = open_at(place) if os.path.lexists(place) else None
-        new, is_new = None, options.new
-        if os.path.lexists(fresh):
-            with suppress(ConfigError) if not is_new else nullcontext():
-                new = open_at(fresh)
-        output.look()
-        if new is not None and Kept(new, place, options, output, source).is_renamed:
-            # The run before was killed between its renames.
-            fresh.replace(place)
-            sync_folder(place.parent)
-            stack.close()
-            old, new, is_new = open_at(place), None, False
-        if is_new and new is None and old is not None:
-            # The run before was killed in its audit.
-            is_new = not Kept(old, place, options, output, source).is_to_be_audited
-        if not is_new and old is None:
-            if new is not None and new.job is not None:
-                raise Refusal(f"{fresh} has {new.rows:,} rows of a job begun with --new; --new goes on with it")
-            _refuse_foreign(place, output)
-        held = (new or open_at(fresh)) if is_new else (old or open_at(place))
-        # The command before may have ended while its journal was waited for.
-        output.look()
-        output.check_free()
-        kept = Kept(held, place, options, output, source, fresh=fresh if is_new else None, old=old, media=media)
-        kept.check()
-        yield kept
+    is_there = os.path.lexists(place)
+    settings = _settings(options)
+    journal = Journal(place, retry_failed=options.retry_failed, settings=settings, dedupe=options.dedupe)
+    with closing(HeldJournal.open(journal)) as held:
+        try:
+            # The command before may have ended while its journal was waited for.
+            output.look()
+            output.check_free()
+            kept = Kept(held, place, options, output, source, media=media)
+            kept.check()
+            yield kept
+        finally:
+            if not is_there:
+                _discard(held)
 
 
 def place_of(options: MapOptions, output: Output) -> Path | None:
@@ -163,15 +136,11 @@ def place_of(options: MapOptions, output: Output) -> Path | None:
         raise Refusal(f"--journal: {options.journal!r} names no file")
     files = [output] if output.beside is None else [output, output.beside]
     taken = {_real(path) for each in files for path in (each.path, each.link)}
-    if output.is_file and {_real(place), _real(_fresh_of(place))} & taken:
+    if output.is_file and _real(place) in taken:
         raise Refusal(f"--journal: {place}: rows go there; name another file")
-    if not (options.new or os.path.lexists(place) or os.path.lexists(_fresh_of(place))):
+    if not (options.new or os.path.lexists(place)):
         _refuse_foreign(place, output)
     return place
-
-
-def _fresh_of(place: Path) -> Path:
-    return place.with_name(f"{place.name}.new")
 
 
 def _refuse_foreign(place: Path, output: Output) -> None:
@@ -203,15 +172,13 @@ class Kept:
 
     Args:
         journal: open.
-        place: where the journal is, or goes in the end.
+        place: where the journal is.
         options, output: of the job.
         source: the input.
-        fresh: where the journal is until the end; ``None``: in its place.
-        old: the journal that is in its place until then, if there is one.
         media: as for ``kept_by``.
 
     Attributes:
-        journal: the argument.
+        journal, place: the arguments.
     """
 
     def __init__(
@@ -222,39 +189,40 @@ class Kept:
         output: Output,
         source: Source,
         *,
-        fresh: Path | None = None,
-        old: HeldJournal | None = None,
         media: Callable[..., str | None] = lambda **_: None,
     ) -> None:
         self._media = media
         self.journal: HeldJournal = journal
         self.place: Path = place
-        self._fresh = fresh
-        self._old = old
         self._options = options
         self._output = output
         # A journal and its output may move together.
         self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.device
-        self._outputs = outputs_in(journal)
+        self._differences = journal.choose(_job_of(options))
+        self._outputs: dict[str, dict[str, Any]] = outputs_in(journal)
         if output.is_file and self._name not in self._outputs and len(self._outputs) == 1:
             ((name, told),) = self._outputs.items()
             if not os.path.lexists(os.path.join(place.parent, name)) and self._is_of(told, output):  # noqa: PTH118
                 # The output was renamed, and perhaps the journal.
                 self._outputs = {self._name: told}
-        self._told = self._outputs.pop(self._name, {})
+        self._told: dict[str, Any] = self._outputs.pop(self._name, {})
         self._source = source
         self._facts = _facts(options, source.stamp)
         # Each form has a second file of its own name, and the job may have been of several forms.
         self._suffix = "" if output.beside is None else output.beside.path.suffix
         self._beside: dict[str, Any] = self._told.get("beside", {}).get(self._suffix, {})
+        if options.new and not (self._is_begun or self.is_to_be_audited):
+            journal.begin_anew()
+            self._differences, self._outputs, self._told, self._beside = [], {}, {}, {}
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether a command with ``--new`` has begun this job, and has not finished it."""
+        is_done = "facts" in self._told and (self.is_in_place or not self._output.is_file)
+        return self.journal.is_new and not self._differences and not is_done
 
     def __repr__(self) -> str:
         return f"<Kept in {self.place}>"
-
-    @property
-    def where(self) -> Path:
-        """Where the journal is now."""
-        return self.place if self._fresh is None else self._fresh
 
     @property
     def is_in_place(self) -> bool:
@@ -294,33 +262,23 @@ class Kept:
             Refusal: it is so.
         """
         journal, options = self.journal, self._options
-        job: dict[str, Any] = {"call": options.call, "settings": _settings(options)}
-        if (model := options.client["model"]) is not None:
-            job["model"] = model
-        others = [name for name in outputs_in(self._old or journal) if name != self._name]
-        if options.journal is None:
+        if self._differences and journal.rows:
             # A trial's answers go with those of the job whose journal it has used.
-            others = []
-        if self._fresh is not None and self._old is not None and others:
-            also = f"{self.place} has the answers of {', '.join(others)}, too"
-            raise Refusal(f"--new: {also}; name another file with --journal")
-        if journal.job is not None and journal.rows and (differences := journal.differences(job)):
-            way = "--new begins anew" if self._fresh is None else f"`rm {journal.path}` gives it up"
-            if others:
-                way = "name another file with --journal"
+            others = options.journal is not None and any(name != self._name for name in outputs_in(journal))
+            way = "name another file with --journal" if others else "--new begins anew"
             rows = f"{journal.path} has {journal.rows:,} rows of another job"
-            if not options.new and os.path.lexists(_fresh_of(self.place)):
-                way = f"--new goes on with {_fresh_of(self.place)}, which a command with --new has begun"
-            raise Refusal(f"{rows}, with another {' and another '.join(differences)}; {way}")
+            raise Refusal(f"{rows}, with another {' and another '.join(self._differences)}; {way}")
         is_another = options.retries["truncated"] and self._told.get("retries") != options.retries
         if options.pilot and (options.retry_failed or (journal.rows and is_another)):
             raise Refusal(f"--pilot is for new rows; leave it out where rows of {journal.path} are asked again")
         output = self._output
         part, now = self._told.get("facts", {}).get("read", {}).get("shard"), self._facts["read"]["shard"]
-        if self._fresh is None and part != now and self.is_in_place:
+        if options.new:
+            return
+        if part != now and self.is_in_place:
             was, is_ = (f"part {each[0]}/{each[1]}" if each else "the whole" for each in (part, now))
             raise Refusal(f"{output.name} has {was} of its input, not {is_}; --new replaces it in the end")
-        if self._fresh is None and output.is_file and output.before is not None and not self.is_in_place:
+        if output.is_file and output.before is not None and not self.is_in_place:
             if "out" not in self._told:
                 raise Refusal(f"{output.name}: {self.place} has not written this file; --new replaces it in the end")
             if not self._is_of(self._told, output, "was"):
@@ -330,7 +288,7 @@ class Kept:
                 )
 
         beside = output.beside
-        if beside is None or beside.before is None or self._fresh is not None:
+        if beside is None or beside.before is None:
             return
         if not (self._is_beside or self._is_of(self._beside, beside, "was")):
             raise Refusal(f"{beside.name}: {self.place} has not written this file; --new replaces it in the end")
@@ -340,8 +298,7 @@ class Kept:
         """The status of the finished job, where nothing is to be done."""
         told = self._told
         if (
-            self._fresh is not None
-            or not (self.is_renamed and self._is_beside)
+            not (self.is_renamed and self._is_beside)
             or not self._facts["in"]
             or not self._has_facts
             # It asks rows again; the others come from the journal.
@@ -453,30 +410,24 @@ class Kept:
             self._note(seconds=self._seconds(seconds))
 
     def settle(self) -> None:
-        """Put a new job's journal in its place: its output is there.
+        """Remove the second files of the job's other forms: they are not about this output.
 
-        The second files of its other forms go: they are not about this output.
+        Those who come later go on with no older job.
 
         Raises:
-            OSError: the disk fails, or a file has appeared in the place.
+            BatchClientError, OSError: the disk fails.
         """
         for suffix, told in (file for each in self._earlier for file in each.get("beside", {}).items()):
             path = self._output.path.with_name(f"{self._output.path.name}{suffix}")
             if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == (told.get("out") or [])[:2]:
                 path.unlink()
-        if self._fresh is not None:
-            is_ours = not os.path.lexists(self.place) if self._old is None else self._old.still_held()
-            if not is_ours:
-                raise OSError(errno.EEXIST, f"{self.place}: another file is there; the job's is {self._fresh}")
-            if self._old is not None:
-                self._old.close()
-            self.journal.move(self.place)
-            self._fresh = self._old = None
+        if self.journal.is_new:
+            self.journal.forget_older()
 
     @property
     def _earlier(self) -> list[dict[str, Any]]:
-        """What is noted about the output, also by the journal that is to be replaced."""
-        return [self._told] if self._old is None else [self._told, outputs_in(self._old).get(self._name, {})]
+        """What is noted about the output, also of older jobs."""
+        return [self._told, *(_outputs_of(notes).get(self._name, {}) for notes in self.journal.all_notes)]
 
     def _stamps(self, output: Output, file: os.stat_result | None) -> dict[str, Any]:
         """Return the note about a file that takes the rows, and about the one whose place it takes."""
@@ -500,7 +451,11 @@ class Kept:
 
 def outputs_in(journal: HeldJournal) -> dict[str, dict[str, Any]]:
     """Return a journal's note about its outputs; one of another form is none."""
-    outputs = journal.notes.get(_OUTPUTS)
+    return _outputs_of(journal.notes)
+
+
+def _outputs_of(notes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    outputs = notes.get(_OUTPUTS)
     found = outputs.items() if isinstance(outputs, dict) else ()
     return {name: told for name, told in found if _read(_notes, told) is not None}
 
@@ -528,7 +483,7 @@ def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
     if not place.exists():
         return 0, 0.0, 0.0
     with closing(HeldJournal.look_into(place)) as held:
-        if held.differences({"call": options.call, "settings": _settings(options)}) or not held.rows:
+        if held.choose({"call": options.call, "settings": _settings(options)}) or not held.rows:
             return 0, 0.0, 0.0
         in_runs = sum(told.get("seconds", 0.0) for told in outputs_in(held).values()) / held.rows
         return held.rows, *(pilot_in(held) or (in_runs, in_runs))
@@ -537,6 +492,12 @@ def seconds_in(place: Path, options: MapOptions) -> tuple[int, float, float]:
 def _stamp(status: os.stat_result) -> list[int]:
     """Return what tells a file that nobody has written since."""
     return [status.st_size, status.st_mtime_ns]
+
+
+def _job_of(options: MapOptions) -> dict[str, Any]:
+    """Return what decides the answers, as far as it is known before a server is asked."""
+    model = options.client["model"]
+    return {"call": options.call, "settings": _settings(options), **({} if model is None else {"model": model})}
 
 
 def _settings(options: MapOptions) -> dict[str, Any]:

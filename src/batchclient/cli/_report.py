@@ -114,9 +114,9 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
     """Return how the rows that are missing or failed are run again."""
     if not job.is_whole:
         has_rows = job.counts.answered or job.counts.reused or (job.pilot and job.pilot.kinds.keys() - {"failed"})
-        is_worth = has_rows and os.path.lexists(kept.where)
+        is_worth = has_rows and os.path.lexists(kept.place)
         bound = "" if job.giving_up.end is None else job.giving_up.end.without
-        return [f"{kept.where} has the answers: the same command{bound} goes on with them"] if is_worth else []
+        return [f"{kept.place} has the answers: the same command{bound} goes on with them"] if is_worth else []
     kinds = job.kinds
     for_now = kinds.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
@@ -124,7 +124,7 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
         ways.append(f"--retry-failed runs {for_good:,} rows again that failed for good")
     if kinds.not_sent:
         ways.append(f"rows that were not sent: {kinds.not_sent:,}; mend the input")
-    return [f"{kept.where} has the answers: {', '.join(ways)}"] if ways else []
+    return [f"{kept.place} has the answers: {', '.join(ways)}"] if ways else []
 
 
 def _reached(job: Job, options: MapOptions) -> list[str]:

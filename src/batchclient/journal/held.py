@@ -1,9 +1,11 @@
 """A journal as one process holds it: its job, where each key's record is, groups of new lines.
 
-A line says whose answers these are (as a rule the first one), or is a record, or a note. Lines are
-appended, and never changed.
+A line says whose answers follow (as a rule the first one does), or is a record, or a note. Lines
+are appended, and never changed.
 
 Rules:
+- The records and notes behind the line of a job are that job's. A job with the settings of an
+  earlier one is the same job, unless its line says that it begins anew.
 - Of several records of a key the last whole one counts. A line that is torn or damaged is none: its
   row runs again.
 - The keys are in a table of SQLite's in a temporary file: memory does not grow with the rows. It is
@@ -24,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -39,7 +42,6 @@ from batchclient.journal.place import (
     JournalLost,
     is_at,
     open_regular,
-    sync_folder,
     take,
     write_all,
 )
@@ -49,6 +51,8 @@ from batchclient.journal.settings import Journal
 __all__ = ["Aside", "HeldJournal", "JournalInUse", "JournalLost"]
 
 VERSION = 1
+_ALONE = "alone"
+"""The note of a job whose output is whole, so that nobody goes on with those before it."""
 _BEGINS = b'{"batchclient":"journal",'
 _RECORD = b'{"key":"'
 _KEY = slice(len(_RECORD), len(_RECORD) + 32)
@@ -62,13 +66,23 @@ _MOST_NAMED = 100
 _ASIDE = "CREATE TABLE aside(id INTEGER PRIMARY KEY, rest BLOB, key BLOB, n INTEGER, place INTEGER, size INTEGER)"
 _MOST_ROWS = 1 << 40
 """Of a map: a row's id is the map's number and its own."""
-_LAST = "SELECT place, size FROM record WHERE key = ? ORDER BY place DESC LIMIT 1"
+_LAST = "SELECT place, size FROM record WHERE key = ? AND job = ? ORDER BY place DESC LIMIT 1"
 
 
 Aside = tuple[int, bytes, bytes | None, int, int | None, int]
 """A row that is put aside: its number and what is left of it; then key and occurrence, or the place
 and the size of its record, or none of these where the row has an error.
 """
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job of the journal: its settings, whether it was begun anew or has records, and its notes."""
+
+    told: dict[str, Any] | None = None
+    is_new: bool = False
+    has_records: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 class HeldJournal:
@@ -79,21 +93,24 @@ class HeldJournal:
         journal: the caller's settings.
         path: of the file.
         job: what decides the answers, by name; ``None``: ``begin`` is to write it.
-        rows: keys that had a record at the opening.
+        rows: keys that had a record of this job at the opening.
         damaged: numbers of lines that are none, the first hundred.
         damaged_count: of all of them.
-        notes: the last value of each note.
+        notes: the last value of each note of this job.
     """
 
     def __init__(self, journal: Journal, file: int, lease: LeaseFile | None) -> None:
         self.lease: LeaseFile | None = lease
         self.journal: Journal = journal
         self.path: Path = journal.path
-        self.job: dict[str, Any] | None = None
         self.rows: int = 0
         self.damaged: list[int] = []
         self.damaged_count: int = 0
-        self.notes: dict[str, Any] = {}
+        self._jobs: list[_Job] = []
+        self._of = -1
+        """The number of the job that is gone on with."""
+        self._at_end = 0
+        """That of the job whose line is the last one."""
         self._file = file
         self._end = self._synced = 0
         self._is_begun = False
@@ -186,6 +203,62 @@ class HeldJournal:
 
     # The job ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def _job(self) -> _Job:
+        return self._jobs[self._of]
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        return self._job.told
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return self._job.notes
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this job was begun anew."""
+        return self._job.is_new
+
+    @property
+    def all_notes(self) -> list[dict[str, Any]]:
+        """The notes of each job of the journal."""
+        return [each.notes for each in self._jobs]
+
+    def choose(self, job: Mapping[str, Any]) -> list[str]:
+        """Go on with the latest job of these settings; where there is none, name what differs.
+
+        The argument is as for ``differences``, and what differs does so from the last job.
+        """
+        for number in reversed(range(len(self._jobs))):
+            self._go_on_with(number)
+            if self.job is not None and not self.differences(job):
+                return []
+        known = [n for n, each in enumerate(self._jobs) if each.has_records and each.told is not None]
+        self._go_on_with(known[-1] if known else self._at_end)
+        return self.differences(job) if self.job is not None else []
+
+    def begin_anew(self) -> None:
+        """Let ``begin`` write another job, also of the same settings: what is there is an older one's."""
+        self._jobs.append(_Job(is_new=True))
+        self._go_on_with(len(self._jobs) - 1)
+
+    def forget_older(self) -> None:
+        """Write down that nobody goes on with the jobs before this one.
+
+        Raises:
+            JournalLost, OSError: as for ``append``.
+        """
+        if any(each.told is not None for each in self._jobs[: self._of]):
+            self.append([line_of({"note": _ALONE, "value": True})])
+            self._jobs[: self._of] = [_Job() for _ in self._jobs[: self._of]]
+
+    def _go_on_with(self, number: int) -> None:
+        with self._lock:
+            self._of = number
+            count = "SELECT count(DISTINCT key) FROM record WHERE job = ?"
+            (self.rows,) = self._keys.execute(count, (number,)).fetchone()
+
     def differences(self, job: Mapping[str, Any]) -> list[str]:
         """Name the settings that differ from the journal's.
 
@@ -219,16 +292,18 @@ class HeldJournal:
             ConfigError: it is another job's; ``field`` is the first setting that differs.
             JournalLost, OSError: as for ``append``.
         """
-        differences = [] if self.job is None else self.differences(job)
+        differences = [] if self.job is None else self.differences(job) if self._is_begun else self.choose(job)
         if differences and (self.rows or self._is_begun):
             message = (
                 f"the journal {self.path} is of another job: {', '.join(differences)}; its {self.rows:,} rows"
                 " stay as they are, and another journal begins anew"
             )
             raise ConfigError(message, field=differences[0].partition(" (")[0])
-        if differences or self.job is None:
-            self.append([line_of({"batchclient": "journal", "version": VERSION, "job": job})])
-            self.job = {**job}
+        if differences or self.job is None or self._of != self._at_end:
+            told = {**job} if differences else self.job or {**job}
+            line = {"batchclient": "journal", "version": VERSION, "job": told}
+            self.append([line_of({**line, "new": True} if self.job is None and self.is_new else line)])
+            self._job.told, self._at_end = told, self._of
         self._is_begun = True
         return self
 
@@ -252,7 +327,7 @@ class HeldJournal:
         found: list[Record | None] = []
         with self._lock:
             for key, n in rows:
-                place = self._keys.execute(_LAST, (_key_of(key, n),)).fetchone()
+                place = self._keys.execute(_LAST, (_key_of(key, n), self._of)).fetchone()
                 found.append(None if place is None else record_in(os.pread(self._file, place[1], place[0])))
                 self.damaged_count += place is not None and found[-1] is None
         return found
@@ -271,8 +346,8 @@ class HeldJournal:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the fields of the last record of each row, in the file's order."""
-        last = "SELECT max(place) AS place, size FROM record GROUP BY key ORDER BY place"
-        for place, size in self._table.execute(last):
+        last = "SELECT max(place) AS place, size FROM record WHERE job = ? GROUP BY key ORDER BY place"
+        for place, size in self._table.execute(last, (self._of,)):
             if fields := fields_in(os.pread(self._file, size, place)):
                 yield fields
 
@@ -300,9 +375,8 @@ class HeldJournal:
             self._try(lambda _: write_all(self._file, data), self._end)
             if self.journal.dedupe:
                 ends = accumulate(map(len, lines), initial=self._end)
-                self._enter(
-                    [(end, len(line), key) for end, line in zip(ends, lines, strict=False) if (key := _key_in(line))]
-                )
+                places = zip(ends, lines, strict=False)
+                self._enter([(end, len(line), key, self._of) for end, line in places if (key := _key_in(line))])
             self._end += len(data)
             return self._end - len(data)
 
@@ -354,18 +428,6 @@ class HeldJournal:
             return record_in(os.pread(self._file, size, place))
         return None if key is None else self.find([(key, n)])[0]
 
-    def move(self, path: Path) -> None:
-        """Rename the file, over one that nobody writes. The lease goes with it.
-
-        Raises:
-            JournalLost, OSError: as for ``put``; or somebody has a lease there.
-        """
-        with self._lock:
-            self._checked_lease().move(path)
-            self.path.replace(path)
-            self.path = path
-            sync_folder(path.parent)
-
     def still_held(self) -> bool:
         """Whether this process may write: the path is the open file, and the lease was renewed."""
         lease = self.lease
@@ -402,9 +464,10 @@ class HeldJournal:
     # Opening ---------------------------------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Take in the job, the notes, and where each key's record is; cut a torn end."""
-        self._keys.execute("CREATE TABLE record(place INTEGER PRIMARY KEY, size INTEGER, key BLOB)")
-        places: list[tuple[int, int, bytes]] = []
+        """Take in the jobs, the notes, and where each key's record is; cut a torn end."""
+        self._keys.execute("CREATE TABLE record(place INTEGER PRIMARY KEY, size INTEGER, key BLOB, job INTEGER)")
+        self._jobs, self._at_end = [_Job()], 0
+        places: list[tuple[int, int, bytes, int]] = []
         number, size = 0, os.fstat(self._file).st_size
         is_ours = size == 0
         with open(self._file, "rb", buffering=_READ_AT_ONCE, closefd=False) as file:
@@ -417,7 +480,8 @@ class HeldJournal:
                     break
                 key = _key_in(line)
                 if key:
-                    places.append((self._end, len(line), key))
+                    places.append((self._end, len(line), key, self._at_end))
+                    self._jobs[self._at_end].has_records = True
                 if key or self._take_in(fields_in(line)):
                     is_ours = True
                 else:
@@ -433,8 +497,8 @@ class HeldJournal:
             os.ftruncate(self._file, self._end)
         self._synced = self._end
         self._enter(places)
-        self._keys.execute("CREATE INDEX record_of_key ON record(key, place)")
-        (self.rows,) = self._keys.execute("SELECT count(DISTINCT key) FROM record").fetchone()
+        self._keys.execute("CREATE INDEX record_of_key ON record(key, job, place)")
+        self._go_on_with(self._at_end if self._of < 0 else self._of)
         if self.damaged:
             count, first, message = self.damaged_count, self.damaged[0], "%d lines of the journal %s are damaged, the"
             message += " first is line %d: a row without another record runs again"
@@ -447,16 +511,29 @@ class HeldJournal:
                 version = f"is of version {fields.get('version')!r:.20}, and this batchclient reads {VERSION}"
                 raise ConfigError(f"journal: {self.path} {version}", field="journal")
             job = fields.get("job")
-            self.job = job if isinstance(job, dict) else None
+            self._take_in_job(job if isinstance(job, dict) else None, is_new=fields.get("new") is True)
             return True
         name = fields.get("note")
-        if isinstance(name, str):
-            self.notes[name] = fields.get("value")
+        if name == _ALONE:
+            self._jobs[: self._at_end] = [_Job() for _ in self._jobs[: self._at_end]]
+        elif isinstance(name, str):
+            self._jobs[self._at_end].notes[name] = fields.get("value")
         return isinstance(name, str)
 
-    def _enter(self, places: list[tuple[int, int, bytes]]) -> None:
+    def _take_in_job(self, told: dict[str, Any] | None, *, is_new: bool) -> None:
+        alike = [n for n, each in enumerate(self._jobs) if _are_equal(each.told, told)]
+        last = self._jobs[self._at_end]
+        if alike and not is_new:
+            self._at_end = alike[-1]
+        elif is_new or (last.has_records and last.told is not None):
+            self._jobs.append(_Job(told, is_new))
+            self._at_end = len(self._jobs) - 1
+        # Without a record, or with a damaged line, it takes this one.
+        self._jobs[self._at_end].told = told
+
+    def _enter(self, places: list[tuple[int, int, bytes, int]]) -> None:
         self._keys.execute("BEGIN")
-        self._keys.executemany("INSERT INTO record VALUES (?, ?, ?)", places)
+        self._keys.executemany("INSERT INTO record VALUES (?, ?, ?, ?)", places)
         self._keys.execute("COMMIT")
         places.clear()
 

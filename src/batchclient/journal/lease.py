@@ -272,21 +272,6 @@ class LeaseFile:
             else:
                 self.lost = "another process has taken it, or its lease was removed"
 
-    def move(self, path: Path) -> None:
-        """Go with the journal to another path.
-
-        Raises:
-            OSError: somebody has a lease there, or it cannot be written.
-        """
-        with self._lock:
-            before, self.path = self.path, path.with_name(f"{path.name}.lease")
-            try:
-                self._write(self.lease.line(), os.O_CREAT | os.O_EXCL)
-            except OSError:
-                self.path = before
-                raise
-            before.unlink(missing_ok=True)
-
     def is_ours(self) -> bool:
         """Whether the file has this process's token.
 
