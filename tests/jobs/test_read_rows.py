@@ -15,7 +15,7 @@ import tracemalloc
 import pyarrow
 import pytest
 
-from batchclient import BatchClient, ConfigError
+from batchclient import BatchClient, ConfigError, MissingField
 from batchclient.jobs import BadRow, Row, read_rows
 from batchclient.jobs.source import Source
 from batchclient.simulator import EmbeddedServer
@@ -269,7 +269,7 @@ async def test_a_map_yields_an_unusable_row_with_its_reason(tmp_path):
             )
             by_template = rows
             by_function = [row async for row in by_function]
-    assert [type(row.error) for row in by_template] == [type(None), BadRow, ConfigError, type(None)]
+    assert [type(row.error) for row in by_template] == [type(None), BadRow, MissingField, type(None)]
     assert str(by_template[1].error) == "line 3 has 1 field, and the header has 2"
     assert "'a text' is empty" in str(by_template[2].error)
     assert [row.id for row in by_template if row.answer] == ["1", "4"]
