@@ -77,11 +77,11 @@ and the size of its record, or none of these where the row has an error.
 
 @dataclass(slots=True)
 class _Job:
-    """A job of the journal: its settings, whether it was begun anew or has records, and its notes."""
+    """A job of the journal: settings, whether it was begun anew, keys at the opening, notes."""
 
     told: dict[str, Any] | None = None
     is_new: bool = False
-    has_records: bool = False
+    rows: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,7 +103,6 @@ class HeldJournal:
         self.lease: LeaseFile | None = lease
         self.journal: Journal = journal
         self.path: Path = journal.path
-        self.rows: int = 0
         self.damaged: list[int] = []
         self.damaged_count: int = 0
         self._jobs: list[_Job] = []
@@ -216,6 +215,10 @@ class HeldJournal:
         return self._job.notes
 
     @property
+    def rows(self) -> int:
+        return self._job.rows
+
+    @property
     def is_new(self) -> bool:
         """Whether this job was begun anew."""
         return self._job.is_new
@@ -231,17 +234,17 @@ class HeldJournal:
         The argument is as for ``differences``, and what differs does so from the last job.
         """
         for number in reversed(range(len(self._jobs))):
-            self._go_on_with(number)
+            self._of = number
             if self.job is not None and not self.differences(job):
                 return []
-        known = [n for n, each in enumerate(self._jobs) if each.has_records and each.told is not None]
-        self._go_on_with(known[-1] if known else self._at_end)
+        known = [n for n, each in enumerate(self._jobs) if each.rows and each.told is not None]
+        self._of = known[-1] if known else self._at_end
         return self.differences(job) if self.job is not None else []
 
     def begin_anew(self) -> None:
         """Let ``begin`` write another job, also of the same settings: what is there is an older one's."""
         self._jobs.append(_Job(is_new=True))
-        self._go_on_with(len(self._jobs) - 1)
+        self._of = len(self._jobs) - 1
 
     def forget_older(self) -> None:
         """Write down that nobody goes on with the jobs before this one.
@@ -252,12 +255,6 @@ class HeldJournal:
         if any(each.told is not None for each in self._jobs[: self._of]):
             self.append([line_of({"note": _ALONE, "value": True})])
             self._jobs[: self._of] = [_Job() for _ in self._jobs[: self._of]]
-
-    def _go_on_with(self, number: int) -> None:
-        with self._lock:
-            self._of = number
-            count = "SELECT count(DISTINCT key) FROM record WHERE job = ?"
-            (self.rows,) = self._keys.execute(count, (number,)).fetchone()
 
     def differences(self, job: Mapping[str, Any]) -> list[str]:
         """Name the settings that differ from the journal's.
@@ -481,7 +478,7 @@ class HeldJournal:
                 key = _key_in(line)
                 if key:
                     places.append((self._end, len(line), key, self._at_end))
-                    self._jobs[self._at_end].has_records = True
+                    self._jobs[self._at_end].rows += 1
                 if key or self._take_in(fields_in(line)):
                     is_ours = True
                 else:
@@ -498,7 +495,9 @@ class HeldJournal:
         self._synced = self._end
         self._enter(places)
         self._keys.execute("CREATE INDEX record_of_key ON record(key, job, place)")
-        self._go_on_with(self._at_end if self._of < 0 else self._of)
+        for number, rows in self._keys.execute("SELECT job, count(DISTINCT key) FROM record GROUP BY job").fetchall():
+            self._jobs[number].rows = rows
+        self._of = self._at_end if self._of < 0 else self._of
         if self.damaged:
             count, first, message = self.damaged_count, self.damaged[0], "%d lines of the journal %s are damaged, the"
             message += " first is line %d: a row without another record runs again"
@@ -525,7 +524,7 @@ class HeldJournal:
         last = self._jobs[self._at_end]
         if alike and not is_new:
             self._at_end = alike[-1]
-        elif is_new or (last.has_records and last.told is not None):
+        elif is_new or (last.rows and last.told is not None):
             self._jobs.append(_Job(told, is_new))
             self._at_end = len(self._jobs) - 1
         # Without a record, or with a damaged line, it takes this one.
