@@ -143,7 +143,7 @@ def test_a_page_of_another_kind_is_named(cli, other, reply, words):
 
 
 def test_a_page_of_a_byte_now_and_then_holds_nobody(cli, monkeypatch):
-    monkeypatch.setattr("batchclient.cli.top.PATIENCE_S", 0.15)
+    monkeypatch.setattr("batchclient.cli.top.WAIT_S", 0.15)
     over = Event()
 
     def trickle(listener):

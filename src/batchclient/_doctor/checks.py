@@ -94,11 +94,11 @@ def lists_short(facts: Facts) -> Finding | None:
     """A request may hold few prompts."""
     if facts.list_cap is None or facts.list_cap >= FEW or facts.refusal:
         return None
-    is_told = facts.kind in ("tgi", "tei")
-    setting = "--max-client-batch-size 64" if is_told else _BEHIND
-    seen = "/info, max_client_batch_size" if is_told else "the reply to a list"
+    has_page = facts.kind in ("tgi", "tei")
+    setting = "--max-client-batch-size 64" if has_page else _BEHIND
+    seen = "/info, max_client_batch_size" if has_page else "the reply to a list"
     sentence = f"A request may hold {facts.list_cap} prompts at most."
-    return Finding("lists-short", Weight.COSTLY, sentence, setting, seen, of_server=is_told)
+    return Finding("lists-short", Weight.COSTLY, sentence, setting, seen, of_server=has_page)
 
 
 def event_per_token(facts: Facts) -> Finding | str | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot", "Snapshots", "core_of", "take_all"]
 
-_PATIENCE_S = 0.5
+_WAIT_S = 0.5
 
 
 def core_of(client: BatchClient | SyncBatchClient) -> BatchClient:
@@ -65,7 +65,7 @@ class Snapshot:
 def take_all(clients: Sequence[Snapshots]) -> list[Snapshot | None]:
     """Return a snapshot of each client, ``None`` where it was dropped or none could be made."""
     questions = [each.ask() for each in clients]
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + _WAIT_S
     return [each.take(question, until) for each, question in zip(clients, questions, strict=True)]
 
 

@@ -224,7 +224,7 @@ def _say_and_write(
 async def _work(target: Target, workload: Workload, question: Question, done: _Measured) -> None:
     times, budget_s, slos = question.times, question.budget_s, question.slos
     # A silent server would leave the terminal empty.
-    silence = asyncio.get_running_loop().call_later(_FIRST_CALL_S, say, "the first call has no answer yet")
+    reminder = asyncio.get_running_loop().call_later(_FIRST_CALL_S, say, "the first call has no answer yet")
     try:
         done.session = session = await begin(
             target.base_url,
@@ -238,7 +238,7 @@ async def _work(target: Target, workload: Workload, question: Question, done: _M
             budget_s=budget_s,
         )
     finally:
-        silence.cancel()
+        reminder.cancel()
     planned = len(question.settings) * question.repeat
     say(f"{session.server or 'an unknown server'}, model {session.model}")
     if not session.target.fields and workload.call != "embed":

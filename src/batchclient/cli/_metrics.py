@@ -38,7 +38,7 @@ def serve_metrics(client: BatchClient, address: Address | None, tell: Callable[[
     Args:
         client: the job's.
         address: where to listen; port 0 is any free one.
-        tell: told of the URL of the pages, if given.
+        tell: given the URL of the pages, if there are any.
 
     Raises:
         Refusal: the port cannot be used.

@@ -49,7 +49,7 @@ from batchclient.types import NOT_GIVEN
 
 __all__ = ["enqueue"]
 
-_MOST_TOLD = 10
+_MOST_NAMED = 10
 _TOGETHER = 256
 """Messages of one call of ``enqueue``: how many are in the stream is known so exactly."""
 _BESIDE = ("deadline", "tenant")
@@ -193,9 +193,9 @@ class _Rows:
 
     def _tell(self, row: Row, fault: str) -> None:
         self.unusable += 1
-        if self.unusable <= _MOST_TOLD:
+        if self.unusable <= _MOST_NAMED:
             say(fault if fault.startswith(row.where) else f"{row.where}: {fault}", event="row_unusable")
-        elif self.unusable == _MOST_TOLD + 1:
+        elif self.unusable == _MOST_NAMED + 1:
             say("further unusable rows are counted")
 
 

@@ -38,7 +38,7 @@ from batchclient.transport.http import HttpTransport
 __all__ = ["top"]
 
 _EVERY_S = 0.25
-PATIENCE_S = 10.0
+WAIT_S = 10.0
 """On a busy machine, too, where the first page waits for the libraries that are imported for it."""
 _WINDOW_S = 5.0
 """Rates are over so long, seconds."""
@@ -141,14 +141,14 @@ async def _read(transport: Transport, place: _Place) -> Page:
     content, why = None, "the client is closed"
     try:
         # A bound of the whole, also where a byte comes now and then.
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             status, _, body = await read_page(transport, WireRequest("GET", _PATH), Timeouts())
         if status == HTTPStatus.OK:
             content = json.loads(body)
         else:
             why = f"{_PATH} answers {status}"
     except TimeoutError:
-        why = f"{_PATH} did not come within {PATIENCE_S:g} s"
+        why = f"{_PATH} did not come within {WAIT_S:g} s"
     except BatchClientError as error:
         why = f"nothing answers: {error}"
     except (ValueError, RecursionError):

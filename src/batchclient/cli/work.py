@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["work"]
 
-_TOLD_EVERY_S = 60.0
+_SAID_EVERY_S = 60.0
 _LONGEST_WAIT_MS = 3_600_000
 
 
@@ -188,7 +188,7 @@ async def _until_signal(worker: Worker, tell: Callable[..., None]) -> int:
 async def _report(worker: Worker, tell: Callable[..., None]) -> None:
     before = ""
     while True:
-        await asyncio.sleep(_TOLD_EVERY_S)
+        await asyncio.sleep(_SAID_EVERY_S)
         done = worker.statistics()
         if (counts := _counts(worker)) != before:
             before = counts

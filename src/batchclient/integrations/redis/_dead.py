@@ -17,7 +17,7 @@ _PAGE = 100
 _END_OF_CALENDAR = 253_402_300_800.0
 _OWN = ("message", "error", "deliveries", "worker", "at")
 """The fields that a dead letter has beside its message's."""
-_TOLD = ("type", "message")
+_ERROR_FIELDS = ("type", "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,11 @@ def letter_of(entry: str, fields: Mapping[bytes, bytes]) -> DeadLetter:
         entry,
         identity_in(fields, own["message"] or entry),
         own["message"],
-        {name: as_text(text.encode(errors="replace")) for name in _TOLD if isinstance(text := error.get(name), str)},
+        {
+            name: as_text(text.encode(errors="replace"))
+            for name in _ERROR_FIELDS
+            if isinstance(text := error.get(name), str)
+        },
         int(_number(own["deliveries"])),
         own["worker"],
         _number(own["at"]),
