@@ -394,10 +394,11 @@ async def test_rows_that_had_ended_are_handed_out_though_the_client_is_closed_am
         group.start_soon(close_soon)
         try:
             async for result in rows:
-                results.append((result.index, result.error))
+                results.append(result.error)
         except ClientClosed as error:
             raised.append(error)
-    assert (results, len(raised)) == ([(0, None)], 1)
+    # On trio either row may be the first to send.
+    assert (results, len(raised)) == ([None], 1)
 
 
 async def test_calls_wait_while_the_disk_is_slower_than_the_answers(path, monkeypatch):
@@ -436,12 +437,13 @@ async def test_calls_wait_while_the_disk_is_slower_than_the_answers(path, monkey
 
 async def test_a_call_that_the_function_leaves_is_not_kept(path):
     async def race(row, client):
-        with anyio.move_on_after(0.01):
+        with anyio.move_on_after(patience_s):
             return (await client.complete("slow")).text
         return (await client.complete("fast")).text
 
-    server = ScriptedTransport(Reply(chunks=[1, b""]))
+    server, patience_s = ScriptedTransport(Reply(chunks=[1, b""])), 0.01
     results, _ = await run(race, ROWS[:1], path, server=server)
+    patience_s = 30.0
     assert outcomes(results) == [answer_to("fast")] and len(look(path)) == 1
     again, server = await run(race, ROWS[:1], path)
     assert sent_prompts(server) == ["slow"] and outcomes(again) == [answer_to("slow")]
