@@ -57,7 +57,7 @@ def test_a_row_that_fails_is_an_error_in_a_column(ray, server, batch_format):
     dataset = ray.data.from_items([{"text": None if number == 5 else f"t {number}"} for number in range(20)])
     found = mapped(ray, dataset, server.base_url, batch_format=batch_format, max_tokens=1).take_all()
     (failed,) = [row for row in found if row["error"] is not None]
-    assert failed["error"].startswith("ConfigError: the document's field 'text' is ")
+    assert failed["error"].startswith("MissingField: 'text' is empty")
     assert failed["completion"] is failed["prompt_tokens"] is None
     assert sum(row["completion"] is not None for row in found) == 19
 
