@@ -98,7 +98,7 @@ def drawn(picture: Picture, ident: str) -> str:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    style = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none", "svg.hashsalt": ident, "font.size": 9, "font.family": "sans-serif",
         "text.color": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
         "axes.edgecolor": _FAINT, "grid.color": _FAINT, "grid.linewidth": 0.5, "axes.grid": True,
