@@ -132,8 +132,9 @@ class _Calls:
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
-        call = Call(Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model)
-        return await self._call(call)  # type: ignore[no-any-return]
+        return await self._call(  # type: ignore[no-any-return]
+            Call(Kind.COMPLETION, prompt, params, model, timeout_s, priority, tenant, session, response_model)
+        )
 
     async def chat(
         self,
@@ -170,8 +171,9 @@ class _Calls:
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
-        call = Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model)
-        return await self._call(call)  # type: ignore[no-any-return]
+        return await self._call(  # type: ignore[no-any-return]
+            Call(Kind.CHAT, messages, params, model, timeout_s, priority, tenant, session, response_model)
+        )
 
     async def embed(
         self,
@@ -203,8 +205,9 @@ class _Calls:
             DialectError: the server sent no vector, or a vector with NaN or infinity.
             BatchClientError: see ``batchclient.errors``.
         """
-        call = Call(Kind.EMBEDDING, text, params, model, timeout_s, priority, tenant, session)
-        return await self._call(call)  # type: ignore[no-any-return]
+        return await self._call(  # type: ignore[no-any-return]
+            Call(Kind.EMBEDDING, text, params, model, timeout_s, priority, tenant, session)
+        )
 
     async def classify(
         self,

@@ -160,6 +160,8 @@ class Engine:
             await self.find_model(runner, checked.deadline)
         waiter = backend.waiter()
         request = calls.make(call, waiter, now)
+        # Thousands may wait here, and the garbage collector would look at what each was asked by.
+        del call
         runner.submit(request)
         try:
             return await backend.wait(waiter)
