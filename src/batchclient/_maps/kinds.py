@@ -55,13 +55,18 @@ class Kinds:
     """
 
     def __init__(self) -> None:
-        self.rows = self.failed = self.may_be_tried = self.not_sent = self.answers = self.longest = 0
+        self.rows: int = 0
+        self.failed: int = 0
+        self.may_be_tried: int = 0
+        self.not_sent: int = 0
+        self.answers: int = 0
+        self.longest: int = 0
         self.errors: Counter[Kind] = Counter()
         self.types: Counter[str] = Counter()
         self.bad: Counter[str] = Counter()
         self.examples: dict[Kind | str, tuple[str, str]] = {}
-        self.refusal = ""
-        self.is_mendable = False
+        self.refusal: str = ""
+        self.is_mendable: bool = False
 
     def __repr__(self) -> str:
         return f"<Kinds of {self.rows} rows, {self.failed} failed>"
