@@ -71,3 +71,7 @@ class Call(NamedTuple):
     session: str | None = None
     response_model: type[BaseModel] | None = None
     manner: Manner = PLAIN
+
+    def __repr__(self) -> str:
+        # Tracebacks with values show it: no prompt, and no field of the caller's.
+        return f"<Call {self.kind.value}>"

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from batchclient.errors import BadRequest
-from batchclient.journal.rows import is_final
 from batchclient.types import Completion, MapResult
 
 __all__ = ["UNUSABLE", "Kind", "Kinds", "kind_of", "message_of"]
@@ -90,6 +89,9 @@ class Kinds:
             self.is_mendable |= len(answer.choices) == 1
 
     def _add_error(self, result: MapResult[Any], error: Exception) -> None:
+        # Only here, since pydantic comes with it.
+        from batchclient.journal.rows import is_final
+
         place, told = _place_of(result), message_of(result)
         message = told.removeprefix(place).lstrip(": ")
         kind = kind_of(error, message)
