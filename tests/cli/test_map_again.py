@@ -327,12 +327,16 @@ def test_a_trial_and_its_job_may_share_a_journal(run, cli_map, server, tmp_path,
     # Each output is known still. A third one is not.
     assert run(source, "-o", trial, "--first", 20, *shared)[0] == 0 and "nothing to do" in run.said
     assert run(source, "-o", out, *shared)[0] == 0 and "nothing to do" in run.said
+    # The answers of one go with no new one, and a new output takes the place of none.
+    for name, others in {"try.jsonl": "out.jsonl", "new.jsonl": "try.jsonl, out.jsonl"}.items():
+        new = cli_map(source, "-o", tmp_path / name, "--new", *shared, prompt="Tell {text}")
+        also = f"--new: {tmp_path / 'j'} has the answers of {others}, too; name another file with --journal"
+        assert new.exit_code == 2 and also in new.stderr
     (tmp_path / "third").write_text("precious")
     refused = cli_map(source, "-o", tmp_path / "third", *shared)
     assert refused.exit_code == 2 and "has not written this file" in refused.stderr
     assert (tmp_path / "third").read_text() == "precious"
-    # A new job's answers are there beside the old ones.
-    assert run(source, "-o", trial, "--first", 20, "--new", *shared, prompt="Tell {text}") == (0, 20, 20, 0, 0)
+    assert run(source, "-o", out, *shared)[0] == 0 and "nothing to do" in run.said
 
 
 def test_rows_to_a_pipe_have_a_journal_if_it_is_named(cli, spawn, server, tmp_path):

@@ -212,6 +212,9 @@ class Kept:
         self._suffix = "" if output.beside is None else output.beside.path.suffix
         self._beside: dict[str, Any] = self._told.get("beside", {}).get(self._suffix, {})
         if options.new and not (self._is_begun or self.is_to_be_audited):
+            if options.journal is not None and (others := self._others):
+                also = f"{place} has the answers of {', '.join(others)}, too"
+                raise Refusal(f"--new: {also}; name another file with --journal")
             journal.begin_anew()
             self._differences, self._outputs, self._told, self._beside = [], {}, {}, {}
 
@@ -220,6 +223,12 @@ class Kept:
         """Whether a command with ``--new`` has begun this job, and has not finished it."""
         is_done = "facts" in self._told and (self.is_in_place or not self._output.is_file)
         return self.journal.is_new and not self._differences and not is_done
+
+    @property
+    def _others(self) -> list[str]:
+        """The other outputs whose answers the journal has."""
+        names = dict.fromkeys(name for notes in self.journal.all_notes for name in _outputs_of(notes))
+        return [name for name in names if name != self._name]
 
     def __repr__(self) -> str:
         return f"<Kept in {self.place}>"
@@ -264,7 +273,7 @@ class Kept:
         journal, options = self.journal, self._options
         if self._differences and journal.rows:
             # A trial's answers go with those of the job whose journal it has used.
-            others = options.journal is not None and any(name != self._name for name in outputs_in(journal))
+            others = options.journal is not None and self._others
             way = "name another file with --journal" if others else "--new begins anew"
             rows = f"{journal.path} has {journal.rows:,} rows of another job"
             raise Refusal(f"{rows}, with another {' and another '.join(self._differences)}; {way}")
@@ -421,7 +430,7 @@ class Kept:
             path = self._output.path.with_name(f"{self._output.path.name}{suffix}")
             if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == (told.get("out") or [])[:2]:
                 path.unlink()
-        if self.journal.is_new:
+        if self.journal.is_new and not self._others:
             self.journal.forget_older()
 
     @property
