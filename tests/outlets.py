@@ -4,7 +4,7 @@ import logging
 import pickle
 import traceback
 
-__all__ = ["LogOutlet", "frames_of", "of_error", "shown_in"]
+__all__ = ["LogOutlet", "frames_of", "of_error", "records_of", "shown_in"]
 
 
 def _chain(error):
@@ -36,6 +36,17 @@ def frames_of(error):
             if "/tests/" not in frame.f_code.co_filename:
                 words += [repr(value) for name, value in frame.f_locals.items() if not ours or name not in given]
     return "\n".join(words)
+
+
+def records_of(error):
+    """As ``frames_of``, of the variables that are objects of our own, whatever their names."""
+    return [
+        repr(value)
+        for one in _chain(error)
+        for frame, _ in traceback.walk_tb(one.__traceback__)
+        for value in frame.f_locals.values()
+        if type(value).__module__.startswith("batchclient.") and not isinstance(value, BaseException)
+    ]
 
 
 def of_error(error):

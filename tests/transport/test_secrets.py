@@ -11,12 +11,12 @@ import pytest
 from tests.core import SendBatch
 from tests.fakes.raw import JSON, RawServer, answers_in_a_thread, body_of, response
 from tests.integrations.test_prometheus import scraped
-from tests.outlets import LogOutlet, frames_of, of_error, shown_in
+from tests.outlets import LogOutlet, frames_of, of_error, records_of, shown_in
 from tests.seams import connected, watch_cores
 from tests.telemetry.conftest import seen  # a fixture
 from typer.testing import CliRunner
 
-from batchclient import Backoff, BatchClient, BatchClientError, Server
+from batchclient import Backoff, BatchClient, BatchClientError, Server, read_call
 from batchclient.cli.app import make_app
 from batchclient.integrations.prometheus import Collector
 
@@ -246,6 +246,33 @@ async def test_the_key_of_a_server_that_joined_later_is_cut_out_of_every_servers
                 assert not leaves or not shown_in(outlets, ["canary"])
     assert (len(first.heard), len(later.heard)) == (2, 1)
     assert not shown_in({"log": log.text}, ["canary-own", "canary-query"])
+
+
+async def test_no_record_of_a_map_or_a_row_shows_a_prompt_or_a_field_in_a_traceback_with_values():
+    async def refuse(heard, reader, writer, server):
+        writer.write(refused("no"))
+
+    async def ask(row, client):
+        return await client.complete(row, user="canary-user")
+
+    async with RawServer(on_request=refuse) as server, make(server, None) as client:
+        given = {"user": "canary-user", "tenant": "canary-tenant"}
+        rows = [{"prompt": PROMPT, "params": {"runaway": 5}}]
+        for call in (
+            client.batch_map([PROMPT], "{}", **given),
+            client.batch_map([PROMPT], "{}", fail_if=["canary"], **given),
+            client.batch_map([PROMPT, None], **given),
+            client.batch_map([PROMPT], "{}", call="canary"),
+            client.rerank("a question", [PROMPT], **given),
+        ):
+            with pytest.raises(BatchClientError) as caught:
+                await call
+            records = [words for words in records_of(caught.value) if "canary-" in words]
+            assert not records
+        async with client.stream_map(rows) as mapped, client.run(ask, [PROMPT]) as ran:
+            for result in [row async for row in mapped] + [row async for row in ran]:
+                assert not [words for words in records_of(result.error) if "canary-" in words]
+    assert "canary-" not in repr(read_call({"prompt": PROMPT, "params": {"user": "canary-user"}}))
 
 
 def test_the_search_itself_finds_what_is_there():

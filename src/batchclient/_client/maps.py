@@ -72,7 +72,7 @@ _MANNERS = {
 """Of rows: whether a label is a row's own, and so is the priority."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class MapJob:
     """The arguments of one map; see ``BatchClient.batch_map``. ``method`` names it in errors."""
 
@@ -95,6 +95,10 @@ class MapJob:
     journal: str | os.PathLike[str] | Journal | HeldJournal | None
     progress: Callable[[MapProgress], object] | None
     params: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        # Tracebacks with values show it: no prompt, and no field of the caller's.
+        return f"<MapJob of {self.method}>"
 
     @property
     def is_function(self) -> bool:

@@ -108,6 +108,10 @@ class RowCall(NamedTuple):
     own: frozenset[str] = frozenset()
     session: str | None = None
 
+    def __repr__(self) -> str:
+        # Tracebacks with values show it: no prompt, and no field of the row's.
+        return f"<RowCall {self.call}>"
+
 
 class RowCalls:
     """Makes the calls of a job's rows.

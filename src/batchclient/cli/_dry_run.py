@@ -60,6 +60,10 @@ class _Prompt(NamedTuple):
     row: Row
     text: str
 
+    def __repr__(self) -> str:
+        # Tracebacks with values show it.
+        return f"<prompt {self.number}>"
+
 
 class Reading:
     """The rows of an input, read before a job; a pilot's, too.

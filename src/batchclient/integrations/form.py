@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchclient._calls.call import Call, Manner
@@ -52,9 +52,9 @@ class WireCalls:
     """
 
     kind: Kind
-    items: list[Any]
+    items: list[Any] = field(repr=False)
     model: str
-    params: dict[str, Any]
+    params: dict[str, Any] = field(repr=False)
 
     def call(self, place: int, timeout_s: float | None, max_attempts: int | None) -> Call:
         """Return the call at a place."""
