@@ -66,8 +66,10 @@ def test_the_best_documents_alone_and_another_number_is_another_job(rank, tmp_pa
     [
         ({"text": None}, "line 2: the document's field 'text' is null"),
         ({}, "line 2: the document's field 'text' is missing"),
-        ({"text": "one"}, "line 2: documents is a list of texts, not a str"),
-        ({"text": []}, "line 2: documents is a list of texts, not an empty list"),
+        ({"text": "one"}, "line 2: 'text' is a list of texts, not a str"),
+        ({"text": []}, "line 2: 'text' is a list of texts, not an empty list"),
+        ({"text": [{"text": "t"}]}, "line 2: document 0 of 'text' is a dict, not a text"),
+        ({"text": ["u", None]}, "line 2: document 1 of 'text' is null, not a text"),
     ],
 )
 def test_a_row_without_documents_fails_alone(rank, tmp_path, document, says):
@@ -75,6 +77,19 @@ def test_a_row_without_documents_fails_alone(rank, tmp_path, document, says):
     assert rank(source, *PAIRS, call="rerank").exit_code == 1
     first, second = read_rows(tmp_path / "out.jsonl")
     assert len(first["results"]) == 1 and says in second["error"]["message"]
+    dry = rank(source, *PAIRS, "--dry-run", call="rerank")
+    assert dry.exit_code == 1 and f"rows: 2\nunusable: 1\n  {says}\n" in dry.stdout
+
+
+@pytest.mark.parametrize("call", ["score", "rerank"])
+@pytest.mark.parametrize("documents", [[{"text": "t"}], ["u", None], [], 7])
+def test_a_first_row_without_documents_fails_alone_and_a_pilot_leaves_it_out(rank, tmp_path, call, documents):
+    rows = [{"query": "q", "text": each} for each in (documents, ["a"], ["b"])]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert "unusable: 1\n  line 1: " in rank(source, *PAIRS, "--dry-run", call=call).stdout
+    assert rank(source, *PAIRS, "--pilot", 2, "-y", call=call).exit_code == 1
+    failed, *scored = read_rows(tmp_path / "out.jsonl")
+    assert "'text' is " in failed["error"]["message"] and [len(row["results"]) for row in scored] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -97,3 +112,18 @@ def test_a_wrong_command_is_refused(rank, server, tmp_path, monkeypatch, call, o
     write_rows(tmp_path / "in.jsonl", [{"query": "q", "text": "a"}])
     refused = rank("in.jsonl", *options, call=call)
     assert (refused.exit_code, server.requests) == (2, 0) and says in refused.stderr
+
+
+def test_a_dry_run_counts_requests_whose_documents_are_none(cli, tmp_path):
+    bodies = [{"query": "q", "documents": each} for each in (["d"], ["d", None], [{"text": "t"}], [])]
+    rows = [{"custom_id": str(n), "url": "/v1/rerank", "body": each} for n, each in enumerate(bodies)]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    away = ["--base-url", "http://127.0.0.1:9/v1", "--wait-for-server", 0]
+    told = cli("map", source, "--dry-run", "--model", "m", *away).stdout.splitlines()
+    assert told[:5] == [
+        "rows: 4",
+        "unusable: 3",
+        "  line 2: document is a text, not null",
+        "  line 3: document is a text, not a dict",
+        "  line 4: documents is a list of texts, of one at least",
+    ]

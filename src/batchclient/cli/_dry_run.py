@@ -33,6 +33,7 @@ from batchclient.cli._words import printable
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
+from batchclient.rows import check_call
 
 __all__ = ["LONGEST", "RANDOM", "DryRun", "Reading"]
 
@@ -346,6 +347,7 @@ def _written(made: RowCall) -> tuple[bytes, str]:
     if made.call == "chat":
         return write_messages(item)[0], "\n".join(_texts(item))
     if made.call in ("score", "rerank"):
+        check_call(made)
         query, documents, _ = item
         item = "\n".join([query, *([documents] if isinstance(documents, str) else documents)])
     if not isinstance(item, str):

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchclient._calls.tables import listed, missing
+from batchclient._calls.tables import kind_of, listed, missing
 from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
 from batchclient.cli._refusal import Refusal, in_options
 from batchclient.errors import ConfigError
@@ -184,7 +184,10 @@ class Prompts:
             # Columns are data, until somebody says otherwise.
             self._settings |= {"is_table": True, "row_params": self._settings["row_params"] or "ignore"}
         self._calls = RowCalls(**self._settings)
-        if any(missing(value) for value in values.values()):
+        name = self._documents
+        if any(missing(value) for value in values.values()) or (
+            name is not None and self._fault_of_documents(self._documents_in(first, name), name)
+        ):
             # The row's own fault: another one may be in order.
             return ""
         try:
@@ -204,14 +207,32 @@ class Prompts:
         Raises:
             ConfigError: there is none.
         """
-        value = listed(_value(row, name))
+        value = self._documents_in(row, name)
         if value is _MISSING or missing(value):
             told = "missing" if value is _MISSING else missing(value)
             raise ConfigError(f"the document's field {name!r} is {told}", field=name)
+        if fault := self._fault_of_documents(value, name):
+            raise ConfigError(fault, field=name)
+        return value
+
+    def _documents_in(self, row: Row, name: str) -> Any:
+        value = listed(_value(row, name))
         if "is_table" in self._settings and isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(ValueError, RecursionError):
                 return json.loads(value)
         return value
+
+    def _fault_of_documents(self, value: Any, name: str) -> str:
+        """Tell why a field has no documents to be ranked or scored; empty: it has some."""
+        if isinstance(value, (list, tuple)):
+            for place, each in enumerate(value):
+                if not isinstance(each, str):
+                    return f"document {place} of {name!r} is {kind_of(each)}, not a text"
+            return "" if value else f"{name!r} is a list of texts, not an empty list"
+        may_be_one = self._settings["call"] == "score"
+        if may_be_one and isinstance(value, str):
+            return ""
+        return f"{name!r} is {'a text or ' if may_be_one else ''}a list of texts, not {kind_of(value)}"
 
     def _with_system(self, made: RowCall, row: Row) -> list[Any]:
         if made.call != "chat":
