@@ -184,9 +184,9 @@ class Prompts:
             # Columns are data, until somebody says otherwise.
             self._settings |= {"is_table": True, "row_params": self._settings["row_params"] or "ignore"}
         self._calls = RowCalls(**self._settings)
-        name = self._documents
+        documents = self._documents
         if any(missing(value) for value in values.values()) or (
-            name is not None and self._fault_of_documents(self._documents_in(first, name), name)
+            documents is not None and self._fault_of_documents(self._documents_in(first, documents), documents)
         ):
             # The row's own fault: another one may be in order.
             return ""
