@@ -76,6 +76,7 @@ NEAREST = {
 TOLD = {
     **{name: f"{name} is an argument of BatchClient, not of CALL: BatchClient(…, {name}=…)"
        for name in sorted(BATCH_CLIENT_ARGUMENTS - {"model", "timeout_s", *FIELDS})},
+    **{name: f"{name} is not a parameter of CALL: " for name in ("api_key", "headers", "stream_options")},
     "user_name": "user_name is no argument of CALL", "температура": "", "x" * 10_000: "",
 }  # fmt: skip
 """How each call's refusal of a name begins."""

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from batchclient._calls.call import Call
 from batchclient._calls.inputs import check_ids
 from batchclient.dialects._arguments import refuse_unknown
+from batchclient.dialects._fields import sort_fields
 from batchclient.dialects._kinds import LIKELIHOOD
 from batchclient.errors import BadRequest, ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
@@ -117,6 +118,8 @@ def make_split(continuation: str | Sequence[int], given: str | Sequence[int], pa
         if name in params or (isinstance(extra, Mapping) and name in extra):
             raise ConfigError(f"{name} is set by log_likelihood()", field=name)
     refuse_unknown(LIKELIHOOD, params)
+    # A completion is asked for: what is wrong with the fields would be said of ``complete()``.
+    sort_fields(params, method="log_likelihood()")
     if isinstance(continuation, str):
         if not isinstance(given, str):
             message = f"given is a text, as continuation is, not a {type(given).__name__}"

@@ -193,7 +193,7 @@ class CallMaker:
             message = f"priority is a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}, not {priority!r:.40}"
             raise ConfigError(message, field="priority")
         if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
-            message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
+            message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not {_unfit(tenant)}"
             raise ConfigError(message, field="tenant")
         session, home = self._session(call)
         if priority == 0 and tenant is None and max_attempts is None and session is None and home is None:
@@ -234,8 +234,7 @@ class CallMaker:
             return None, call.manner.home
         if not (isinstance(session, str) and 0 < len(session) <= _LONGEST_SESSION and _is_printable(session)):
             said = f"1 to {_LONGEST_SESSION} printable ASCII characters without spaces around them"
-            message = f"session is a text of {said}, not a {type(session).__name__} like this"
-            raise ConfigError(message, field="session")
+            raise ConfigError(f"session is a text of {said}, not {_unfit(session)}", field="session")
         if self.tells_sessions:
             # Each has a group of its own. Thousands of groups that wait for one server would stand
             # before those of another.
@@ -278,6 +277,15 @@ class CallMaker:
 
 def _is_printable(text: str) -> bool:
     return text.isascii() and text.isprintable() and text == text.strip()
+
+
+def _unfit(value: object) -> str:
+    """Say in words what a name is that cannot be taken; it is not shown."""
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
+    if not value:
+        return "an empty text"
+    return f"one of {len(value)} characters" if len(value) > _LONGEST_SESSION else "one with others"
 
 
 def _check_length(tokens: int, longest: int, kind: Kind) -> None:

@@ -22,6 +22,7 @@ from batchclient._core.messages import Request
 from batchclient._maps.row import Row
 from batchclient._shell.runner import Runner
 from batchclient.dialects._arguments import refuse_unknown
+from batchclient.dialects._fields import sort_fields
 from batchclient.errors import ConfigError
 from batchclient.types import RankedDocument, Ranking, Score, Usage
 
@@ -101,6 +102,8 @@ def _texts_of(query: object, documents: object, top_n: object, params: Mapping[s
     if not isinstance(query, str):
         raise ConfigError(f"query is a text, not {kind_of(query)}", field="query")
     refuse_unknown(Kind.RERANK, params)
+    # Each document is a score's: what is wrong with the fields would be said of ``score()``.
+    sort_fields(params, Kind.RERANK)
     return texts
 
 

@@ -168,7 +168,7 @@ def sort_fields(
                 raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
             joining[name] = value
         elif not (name == "stream" and (value is None or value is to_caller)):
-            called = method or f"{KINDS[kind].method}()"
+            called = method or f"{KINDS[kind].streaming if to_caller else KINDS[kind].method}()"
             raise ConfigError(f"{name} is not a parameter of {called}: {why}", field=name)
     return joining, solo, alone
 
