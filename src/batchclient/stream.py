@@ -47,7 +47,7 @@ class Stream(AsyncIterator[Delta]):
     ) -> None:
         self._start = start
         self._prepare = prepare
-        """Makes the request anew, once the model is known."""
+        """Makes the request anew when it is sent: once the model is known, and the session's server."""
         self._finish = finish
         """Makes the caller's answer of the server's whole answer."""
         self._request = request

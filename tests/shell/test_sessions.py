@@ -1,6 +1,7 @@
 """``session=``: which server is told, who shares a request, which server gets the calls, and what is refused."""
 
 import json
+from contextlib import AsyncExitStack
 from functools import partial
 
 import anyio
@@ -87,13 +88,41 @@ async def test_sessions_of_one_server_share_its_lists():
     assert sum(len(server.sent) for server in servers.values()) < 12
 
 
-@pytest.mark.parametrize("session", ["", "x" * 257, "a\nb", " a", "ü", 5, b"a", True], ids=repr)
-async def test_what_is_no_session_is_refused(session):
+@pytest.mark.parametrize("begun", [False, True], ids=["before the first call", "later"])
+async def test_a_stream_goes_to_the_server_that_its_session_has_when_it_is_sent(begun):
+    """Servers may join after it was made; and before the first call their numbers are not final."""
+    for n in range(6):
+        servers = {url: ScriptedTransport() for url in URLS}
+        http = sending_of(lambda url, _, servers=servers: servers[url])
+        client = BatchClient(URLS[:2], model="m", http=http, probe=False, from_environment=False)
+        async with AsyncExitStack() as stack:
+            if begun:
+                await stack.enter_async_context(client)
+            before = client.stream("p", session=f"s{n}")
+            client.add_endpoint(URLS[2])
+            streams = before, client.stream("p", session=f"s{n}")
+            if not begun:
+                await stack.enter_async_context(client)
+            await client.complete("p", session=f"s{n}")
+            for stream in streams:
+                assert [piece.text async for piece in stream]
+        assert sorted(len(server.sent) for server in servers.values()) == [0, 0, 3]
+
+
+NO_SESSIONS = [
+    ("", "an empty text"), ("x" * 257, "one of 257 characters"), ("a\nb", "one with others"), (" a", "one with others"),
+    ("ü", "one with others"), (5, "a int"), (b"a", "a bytes"), (True, "a bool"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("session", "words"), NO_SESSIONS, ids=repr)
+async def test_what_is_no_session_is_refused(session, words):
     async with make_client(ScriptedTransport()) as client:
         for ask in (client.complete, client.embed, client.classify, client.tokenize):
             with pytest.raises(ConfigError) as caught:
                 await ask("p", session=session)
             assert caught.value.field == "session"
+            assert caught.value.message.endswith(f"without spaces around them, not {words}")
         with pytest.raises(ConfigError):
             client.stream("p", session=session)
         with pytest.raises(ConfigError):

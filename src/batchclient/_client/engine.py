@@ -203,16 +203,19 @@ class Engine:
         calls, runner, sink = self.calls, self.runner, Pieces()
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
         is_known = call.model is not None or not calls.asks_model
-        # What is wrong is refused now, though the request is written once the model is known.
+        # Until it is sent, servers may come and go: which one is a session's is found out then.
+        is_final = is_known and call.session is None
+        # What is wrong is refused now, though the request may be written anew when it is sent.
         checked = call if is_known else call._replace(model=calls.some_model)
         sink.request = request = calls.make(checked, sink, now)
 
-        async def make_when_known(runner: Runner, deadline: float | None) -> Request:
-            await self.find_model(runner, deadline)
+        async def make_anew(runner: Runner, deadline: float | None) -> Request:
+            if call.model is None:
+                await self.find_model(runner, deadline)
             return calls.make(call, sink, runner.backend.now())
 
         deadline = partial(calls.deadline, call.timeout_s)
-        return Stream(self.start, request, deadline, None if is_known else make_when_known, finish)
+        return Stream(self.start, request, deadline, None if is_final else make_anew, finish)
 
     def in_form(self, call: Call) -> tuple[Call, Finish]:
         """Return a call that demands the form of its ``response_model``, and what reads the answer.
