@@ -97,7 +97,11 @@ class Stream(AsyncIterator[Delta]):
             return sink.take()
         self._over = True
         if sink.error is not None:
-            raise sink.error
+            try:
+                raise sink.error
+            finally:
+                # The error holds this frame: a circle would wait for the garbage collector.
+                sink.error = None
         self.completion = sink.completion
         if self._finish is not None and self.completion is not None:
             # After every piece was taken: what does not fit is there to be seen.

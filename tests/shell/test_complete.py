@@ -1,11 +1,14 @@
 """One call and its company: own answers, shared requests, separate errors."""
 
 import contextvars
+import gc
+import weakref
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
-from batchclient import BatchClient, Batching, DemuxError, Usage
+from batchclient import Backoff, BatchClient, BatchClientError, Batching, ConnectFailed, DemuxError, Usage
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 
@@ -211,3 +214,41 @@ async def test_a_lone_call_on_an_idle_client_waits_for_nothing():
         before = anyio.current_time()
         await client.complete("p")
         assert anyio.current_time() == before
+
+
+class Form(BaseModel):
+    a: int
+
+
+REFUSED = {
+    "complete": lambda client: client.complete("p", max_tokens=4),
+    "streamed inside": lambda client: client.complete("p", max_tokens=64),
+    "chat": lambda client: client.chat([{"role": "user", "content": "p"}]),
+    "a form": lambda client: client.complete("p", response_model=Form),
+    "score": lambda client: client.score("q", "p"),
+    "rerank": lambda client: client.rerank("q", ["p", "r"]),
+    "log_likelihood": lambda client: client.log_likelihood("p"),
+    "stream": lambda client: anext(client.stream("p")),
+}
+
+
+def break_off(sent):
+    raise ConnectFailed("no")
+
+
+@pytest.mark.parametrize("fault", [error(401), break_off], ids=["refused", "no connection"])
+@pytest.mark.parametrize("ask", REFUSED)
+async def test_a_failed_call_is_gone_with_its_error_without_the_garbage_collector(ask, fault):
+    """The error holds the frames that it was raised in; were it held by one, the prompt would stay."""
+    async with make_client(ScriptedTransport(*[fault] * 9), retry=Backoff(max_attempts=1)) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            try:
+                await REFUSED[ask](client)
+            except BatchClientError as caught:
+                kept = weakref.ref(caught)
+            await settle()
+            assert kept() is None
+        finally:
+            gc.enable()

@@ -167,6 +167,9 @@ class Engine:
             return await backend.wait(waiter)
         except BaseException:
             runner.leave(request)
+            # Else the error would hold this frame, and the frame, by its waiter, the error: a
+            # circle, which keeps the prompt until the garbage collector comes.
+            del request, waiter
             raise
 
     async def _rank(self, call: Call) -> Any:
@@ -189,6 +192,7 @@ class Engine:
         except BaseException:
             for request in requests:
                 runner.leave(request)
+            del request, requests, waiter  # as in ``call``
             raise
 
     def stream(self, call: Call) -> Stream:

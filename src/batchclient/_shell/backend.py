@@ -262,7 +262,10 @@ class TrioWaiter:
         """Sleep until the waiter is set."""
         await self._event.wait()
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the error holds this frame: a circle would wait for the garbage collector
         return self._result
 
 
