@@ -51,8 +51,8 @@ class Turn:
     """
 
     __slots__ = (
-        "endpoint", "fleet", "has_spared", "is_troubled", "most", "now", "probes", "queue", "reserve", "spares",
-        "wake_at",
+        "endpoint", "fleet", "has_spared", "is_troubled", "left_to_others", "most", "now", "probes", "queue", "reserve",
+        "spares", "wake_at",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, fleet: Fleet, queue: Queue, now: float, most: int | None) -> None:
@@ -69,6 +69,8 @@ class Turn:
         self.spares = True
         """Whether calls that failed before are spared: fresh ones may find out."""
         self.has_spared = False
+        self.left_to_others = 0
+        """Groups that wait for the endpoints of their sessions."""
         self.wake_at = math.inf
         """When to look again though nothing else happens."""
         self.reserve: Reserve | None = None

@@ -147,10 +147,10 @@ class Fleet:
         return self.others_take(shape, endpoint, now) and any(other.pace(shape).is_open for other in others)
 
     def home_of(self, call: Request, now: float) -> Endpoint | None:
-        """Return the endpoint of a call's session, while it is in use; ``None``: any other will do."""
+        """Return the endpoint of a call's session, while it takes calls; ``None``: any other will do."""
         shape = call.shape
         home = None if shape.home is None or call.failed_on == shape.home else self.by_id.get(shape.home)
-        if home is None or home.leaving or not home.health.in_use:
+        if home is None or home.leaving or not home.health.in_use or home.pace(shape).sendable(now) is not None:
             return None
         is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
         return None if is_refused else home

@@ -11,7 +11,8 @@ Rules 3, 5 and 9 of the scheduler, and:
 - An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
 - Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
   ``rates``).
-- Calls of a session go to its endpoint while that one is in use, and wait for it.
+- Calls of a session go to its endpoint while that one is in use and takes calls, and wait for it.
+  If calls of 32 groups wait for others, an endpoint takes the next ones: none stays idle for long.
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
 - The first list to a server waits until the server has said which it is (see ``asking``).
@@ -47,6 +48,8 @@ __all__ = ["Granting"]
 _MOST_PASSED_OVER = 1024
 """Groups that one step passes over before it stops looking, at 5 µs a look. There may be hundreds
 of a model in doubt, or of calls too heavy for the free permits, with ``n`` and a seed each."""
+_MOST_AWAY = 32
+"""Groups that one step leaves to the endpoints of their sessions; it takes the next one's calls."""
 _SHORTEST_SHARE = 8
 """No list is cut shorter to keep another endpoint busy: singles cost client and server more than
 they bring."""
@@ -189,8 +192,10 @@ class Granting:
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""
         endpoint, now = turn.endpoint, turn.now
-        if group.shape.home is not None and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
-            return Wait("for the server of its session")
+        if group.shape.home is not None and turn.left_to_others < _MOST_AWAY:
+            if (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
+                turn.left_to_others += 1
+                return Wait("for the server of its session")
         if turn.is_troubled or not endpoint.pace(group.shape).is_open:
             for condition in CONDITIONS:
                 if (wait := condition(turn, group, oldest)) is not None:
