@@ -192,10 +192,10 @@ class Granting:
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""
         endpoint, now = turn.endpoint, turn.now
-        if group.shape.home is not None and turn.left_to_others < _MOST_AWAY:
-            if (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
-                turn.left_to_others += 1
-                return Wait("for the server of its session")
+        may_be_left = group.shape.home is not None and turn.left_to_others < _MOST_AWAY
+        if may_be_left and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
+            turn.left_to_others += 1
+            return Wait("for the server of its session")
         if turn.is_troubled or not endpoint.pace(group.shape).is_open:
             for condition in CONDITIONS:
                 if (wait := condition(turn, group, oldest)) is not None:
