@@ -151,6 +151,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._slice_s = slice_s
         self._prepare = prepare
         """Awaited before the first document is read."""
+        self._prepared_for: Runner | None = None
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
@@ -385,16 +386,18 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             BatchClientError: the servers cannot be asked.
         """
         if self._prepare is not None:
-            await self._prepare(self._start())
+            runner = self._start()
+            await self._prepare(runner)
             # Several may wait for the first row.
             self._prepare = None
+            self._prepared_for = runner
 
     async def begin(self) -> None:
         """Begin to read, without waiting for a row."""
         await self.prepare()
         if self._runner is None and not self._closed:
             if self._journaled is not None:
-                await self._journaled.open(self._start(), self._may_join_a_group())
+                await self._journaled.open(self._runner_of_now(), self._may_join_a_group())
             # Several may have waited.
             self._begin()
 
@@ -448,10 +451,21 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             self._turn_ends = clock() + self._slice_s
         raise StopAsyncIteration
 
+    def _runner_of_now(self) -> Runner:
+        """Return the runner that rows are sent by.
+
+        The one for which the map was prepared serves a map of before a drain, as it serves calls of
+        before that wait for their model; ``_start`` would refuse it.
+        """
+        runner = self._prepared_for
+        if runner is None or runner.ended or not runner.backend.is_current():
+            return self._start()
+        return runner
+
     def _begin(self) -> None:
         if self._runner is not None or self._closed:
             return
-        runner = self._start()
+        runner = self._runner_of_now()
         self.caller = copy_context()
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):

@@ -359,20 +359,25 @@ async def test_ending_the_client_ends_those_that_wait(how, error_type):
         assert server.about.open == 0
 
 
-async def test_draining_waits_for_those_that_wait():
+@pytest.mark.parametrize("ways", [["call"], ["map"], ["call", "map"]], ids="+".join)
+async def test_draining_waits_for_those_that_wait(ways):
     server = Server({"/models": models("m")})
     client = make(server)
-    async with client:
-        done = []
 
-        async def caller():
-            done.append(await client.complete("p"))
+    asks = {"call": lambda: client.complete("p"), "map": lambda: client.batch_map(["p"], "{}")}
+    done = {}
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(caller)
-            await settle(3)
-            await client.drain()
-        assert [each.text for each in done] == ["<p|0>"]
+    async def caller(way):
+        done[way] = await asks[way]()
+
+    async with client, anyio.create_task_group() as group:
+        for way in ways:
+            group.start_soon(caller, way)
+        await settle(3)
+        assert not done
+        await client.drain()
+    texts = {way: answer.text if way == "call" else answer[0].text for way, answer in done.items()}
+    assert texts == dict.fromkeys(ways, "<p|0>")
 
 
 # With detection ------------------------------------------------------------------------------------------------------
