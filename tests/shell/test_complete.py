@@ -229,6 +229,7 @@ REFUSED = {
     "rerank": lambda client: client.rerank("q", ["p", "r"]),
     "log_likelihood": lambda client: client.log_likelihood("p"),
     "stream": lambda client: anext(client.stream("p")),
+    "batch_map": lambda client: client.batch_map(["p"], "{}"),
 }
 
 

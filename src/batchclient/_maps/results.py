@@ -135,7 +135,10 @@ class Results:
             return self._results
         failed = BatchMapFailed(f"{message}. All answers and errors are in its results", self._results)
         failed.retryable = source_error is None and failures.retryable
-        raise failed from (source_error or failures.first[0][1])
+        try:
+            raise failed from (source_error or failures.first[0][1])
+        finally:
+            del failed  # the error holds this frame: a circle would wait for the garbage collector
 
 
 class _Failures:
