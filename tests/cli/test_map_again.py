@@ -223,7 +223,7 @@ def test_new_begins_beside_the_job_and_replaces_it_in_the_end(killed, run, cli_m
     # A command goes on with the job whose settings are its own; the new one's ``OUT`` is not there yet.
     assert "nothing to do" in cli_map(source, "-o", out).stderr
     refused = cli_map(source, "-o", out, prompt="Tell {text}")
-    assert refused.exit_code == 2 and "has not written this file; --new replaces it" in refused.stderr
+    assert refused.exit_code == 2 and "a job begun with --new that is not finished; --new goes on" in refused.stderr
     assert out.read_bytes() == before[0]
     status, read, answered, _, reused = run(source, *again, prompt="Tell {text}")
     assert (status, read) == (0, 20) and reused >= 1 and answered == 20 - reused
@@ -235,6 +235,57 @@ def test_new_begins_beside_the_job_and_replaces_it_in_the_end(killed, run, cli_m
     assert refused.exit_code == 2 and "has 20 rows of another job, with another template; --new" in refused.stderr
     assert run(source, "-o", out, "--new")[:3] == (0, 20, 20) == run(source, "-o", out, "--new")[:3]
     check_rows(out, range(20))
+
+
+def test_of_two_jobs_with_equal_settings_each_command_goes_on_with_its_own(killed, run, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(20))
+    assert run(source, "-o", out)[0] == 0
+    again = ["-o", out, "--new", "--max-batch-size", 2, "--concurrency", 2]
+    killed(source, *again)
+    assert run(source, "-o", out)[0] == 0 and "nothing to do" in run.said
+    write_rows(source, rows_of(21))
+    assert run(source, "-o", out) == (0, 21, 1, 0, 20)
+    # The new one has none of these answers, and those that it had before the kill.
+    *_, read, answered, failed, reused = run(source, *again)
+    assert (read, answered + reused, failed) == (21, 21, 0) and 1 <= reused < 20
+    assert run(source, "-o", out)[0] == 0 and "nothing to do" in run.said
+    check_rows(out, range(21))
+
+
+@pytest.mark.parametrize("options", [["--new"], []])
+def test_after_a_kill_behind_the_rename_nothing_is_to_do(run, server, tmp_path, out, journal, options):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(5))
+    assert run(source, "-o", out)[0] == 0
+    assert run(source, "-o", out, "--new", prompt="Tell {text}")[0] == 0
+    data, sent = journal.read_bytes(), server.requests
+    # What is written last says that the new ``OUT`` is in its place.
+    journal.write_bytes(data[: data.index(b'{"note":"alone"')])
+    assert run(source, "-o", out, *options, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
+    assert server.requests == sent
+    # Now the job is done.
+    assert run(source, "-o", out)[0] == 2
+    assert run(source, "-o", out, "--new", prompt="Tell {text}") == (0, 5, 5, 0, 0)
+
+
+def test_new_goes_on_with_what_failed_for_now_and_begins_anew_without_its_output(run, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [*rows_of(2), LONG, {"id": 3, "text": "x"}])
+    assert run(source, "-o", out)[0] == 1
+    again = ["--max-batch-size", 1, "--new"]
+    server.set_faults("stall,count=1")
+    assert run(source, "-o", out, *again, "--timeout", 0.5) == (1, 4, 2, 2, 0)
+    server.set_faults()
+    assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
+    assert run(source, "-o", out, *again)[0] == 1 and "nothing to do; 1 of its rows failed for good" in run.said
+    out.unlink()
+    assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
+    out.write_text("notes of mine")
+    assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
+    # A job that has ended with 0 is done.
+    write_rows(source, rows_of(2))
+    assert run(source, "-o", out, *again) == (0, 2, 0, 0, 2)
+    assert run(source, "-o", out, *again) == (0, 2, 2, 0, 0)
+    out.unlink()
+    assert run(source, "-o", out, *again) == (0, 2, 2, 0, 0)
 
 
 def test_a_killed_new_job_goes_on_where_there_was_none_before(killed, run, tmp_path, out):

@@ -9,8 +9,9 @@ Rules:
   checksums where a copy has other times.
 - A note of another form is none, whatever its checksum says.
 - A job whose audit is still to come says so: the same command makes up for it, also with ``--new``.
-- ``--new`` begins another job in the same journal. Until its ``OUT`` is whole, the job before is
-  there, too: a command goes on with the job of its own settings.
+- ``--new`` begins another job in the same journal. Until its ``OUT`` is in place, the job before
+  is there, too: a command goes on with the job of its own settings, and of two with the older one.
+  With ``--new`` it goes on with the new one, until a command has ended with status 0.
 """
 
 from __future__ import annotations
@@ -198,7 +199,8 @@ class Kept:
         self._output = output
         # A journal and its output may move together.
         self._name = os.path.relpath(_real(output.path), _real(place.parent)) if output.is_file else output.device
-        self._differences = journal.choose(_job_of(options))
+        journal.complete(self._is_made_by)
+        self._differences = journal.choose(_job_of(options), is_new=options.new)
         self._outputs: dict[str, dict[str, Any]] = outputs_in(journal)
         if output.is_file and self._name not in self._outputs and len(self._outputs) == 1:
             ((name, told),) = self._outputs.items()
@@ -220,9 +222,24 @@ class Kept:
 
     @property
     def _is_begun(self) -> bool:
-        """Whether a command with ``--new`` has begun this job, and has not finished it."""
-        is_done = "facts" in self._told and (self.is_in_place or not self._output.is_file)
-        return self.journal.is_new and not self._differences and not is_done
+        """Whether a command with ``--new`` has begun this job, and it is not done.
+
+        Once its ``OUT`` is in place, the job is of this file alone.
+        """
+        journal, told, output = self.journal, self._told, self._output
+        if not journal.is_new or self._differences or not (told or self._options.journal is None):
+            return False
+        is_ours = not output.is_file or self.is_in_place or self._is_of(told, output, "was")
+        return is_ours or not journal.is_in_place
+
+    def _is_made_by(self, notes: Mapping[str, Any]) -> bool:
+        """Whether ``OUT`` is what a job with these notes has finished."""
+        told = _outputs_of(notes).get(self._name, {})
+        return "facts" in told and self._is_of(told, self._output) and not self._has_part(told)
+
+    def _has_part(self, told: Mapping[str, Any]) -> bool:
+        part = told.get("part")
+        return part is not None and os.path.lexists(self._output.path.with_name(part))
 
     @property
     def _others(self) -> list[str]:
@@ -241,8 +258,7 @@ class Kept:
     @property
     def is_renamed(self) -> bool:
         """Whether ``OUT`` is that file, and not one before of the same bytes."""
-        part = self._told.get("part")
-        return self.is_in_place and not (part and os.path.lexists(self._output.path.with_name(part)))
+        return self.is_in_place and not self._has_part(self._told)
 
     @property
     def _is_beside(self) -> bool:
@@ -289,6 +305,9 @@ class Kept:
             raise Refusal(f"{output.name} has {was} of its input, not {is_}; --new replaces it in the end")
         if output.is_file and output.before is not None and not self.is_in_place:
             if "out" not in self._told:
+                if journal.is_new:
+                    begun = f"{self.place} has a job begun with --new that is not finished"
+                    raise Refusal(f"{output.name}: {begun}; --new goes on with it")
                 raise Refusal(f"{output.name}: {self.place} has not written this file; --new replaces it in the end")
             if not self._is_of(self._told, output, "was"):
                 raise Refusal(
@@ -421,7 +440,7 @@ class Kept:
     def settle(self) -> None:
         """Remove the second files of the job's other forms: they are not about this output.
 
-        Those who come later go on with no older job.
+        Those who come later go on with no job that ``--new`` has replaced.
 
         Raises:
             BatchClientError, OSError: the disk fails.
@@ -430,8 +449,12 @@ class Kept:
             path = self._output.path.with_name(f"{self._output.path.name}{suffix}")
             if suffix != self._suffix and path.is_file() and _stamp(path.lstat()) == (told.get("out") or [])[:2]:
                 path.unlink()
-        if self.journal.is_new and not self._others:
-            self.journal.forget_older()
+        self.journal.settle(is_alone=not self._others)
+
+    def done(self) -> None:
+        """Note that ``--new`` begins anew from now on, if that can be written."""
+        with suppress(OSError, BatchClientError):
+            self.journal.settle(is_alone=not self._others, is_done=True)
 
     @property
     def _earlier(self) -> list[dict[str, Any]]:

@@ -120,6 +120,8 @@ def _job(options: MapOptions, source: Source) -> int:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
+            if not status:
+                kept.done()
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
         pilot = None
@@ -132,6 +134,8 @@ def _job(options: MapOptions, source: Source) -> int:
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
             say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
+        if kept is not None and not job.status:
+            kept.done()
     return job.status
 
 

@@ -53,6 +53,8 @@ __all__ = ["Aside", "HeldJournal", "JournalInUse", "JournalLost"]
 VERSION = 1
 _ALONE = "alone"
 """The note of a job whose output is whole, so that nobody goes on with those before it."""
+_NEW = "new"
+"""The note of a job that was begun anew: its output is ``in place``, or the job is ``done``."""
 _BEGINS = b'{"batchclient":"journal",'
 _RECORD = b'{"key":"'
 _KEY = slice(len(_RECORD), len(_RECORD) + 32)
@@ -220,38 +222,78 @@ class HeldJournal:
 
     @property
     def is_new(self) -> bool:
-        """Whether this job was begun anew."""
-        return self._job.is_new
+        """Whether this job was begun anew, and is not done."""
+        return self._job.is_new and self.notes.get(_NEW) != "done"
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the output of this job, which was begun anew, has been put in its place."""
+        return _NEW in self.notes
 
     @property
     def all_notes(self) -> list[dict[str, Any]]:
         """The notes of each job of the journal."""
         return [each.notes for each in self._jobs]
 
-    def choose(self, job: Mapping[str, Any]) -> list[str]:
+    def choose(self, job: Mapping[str, Any], *, is_new: bool = True) -> list[str]:
         """Go on with the latest job of these settings; where there is none, name what differs.
 
-        The argument is as for ``differences``, and what differs does so from the last job.
+        Args:
+            job: as for ``differences``; what differs does so from the last job.
+            is_new: false: rather with an older one than with one that was begun anew, and has put
+                no output in its place.
         """
+        alike: list[int] = []
         for number in reversed(range(len(self._jobs))):
             self._of = number
             if self.job is not None and not self.differences(job):
-                return []
+                alike.append(number)
+        if alike:
+            whole = [n for n in alike if is_new or not self._jobs[n].is_new or _NEW in self._jobs[n].notes]
+            self._of = (whole or alike)[0]
+            return []
         known = [n for n, each in enumerate(self._jobs) if each.rows and each.told is not None]
         self._of = known[-1] if known else self._at_end
         return self.differences(job) if self.job is not None else []
+
+    def complete(self, is_there: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Make up for what a job that was begun anew was killed before: its output is in its place.
+
+        Args:
+            is_there: tells from a job's notes whether it is so.
+
+        Raises:
+            JournalLost, OSError: as for ``append``.
+        """
+        for number, each in enumerate(self._jobs):
+            if each.is_new and each.told is not None and _NEW not in each.notes and is_there(each.notes):
+                self._of = number
+                self.settle()
+
+    def settle(self, *, is_alone: bool = True, is_done: bool = False) -> None:
+        """Write down that the output of a job that was begun anew is in its place.
+
+        Args:
+            is_alone: nobody goes on with the jobs before it.
+            is_done: to begin anew is to begin yet another job.
+
+        Raises:
+            JournalLost, OSError: as for ``append``.
+        """
+        if self.job is None or not self.is_new or (self.is_in_place and not is_done):
+            return
+        self._turn_to(self.job)
+        if is_alone:
+            self._forget_older()
+        self.note(_NEW, "done" if is_done else "in place")
 
     def begin_anew(self) -> None:
         """Let ``begin`` write another job, also of the same settings: what is there is an older one's."""
         self._jobs.append(_Job(is_new=True))
         self._of = len(self._jobs) - 1
 
-    def forget_older(self) -> None:
-        """Write down that nobody goes on with the jobs before this one.
-
-        Raises:
-            JournalLost, OSError: as for ``append``.
-        """
+    def _forget_older(self) -> None:
+        """Write down that nobody goes on with the jobs before this one."""
         if any(each.told is not None for each in self._jobs[: self._of]):
             self.append([line_of({"note": _ALONE, "value": True})])
             self._jobs[: self._of] = [_Job() for _ in self._jobs[: self._of]]
@@ -289,20 +331,31 @@ class HeldJournal:
             ConfigError: it is another job's; ``field`` is the first setting that differs.
             JournalLost, OSError: as for ``append``.
         """
-        differences = [] if self.job is None else self.differences(job) if self._is_begun else self.choose(job)
+        differences = [] if self.job is None else self.differences(job)
+        if differences and not self._is_begun:
+            differences = self.choose(job)
         if differences and (self.rows or self._is_begun):
             message = (
                 f"the journal {self.path} is of another job: {', '.join(differences)}; its {self.rows:,} rows"
                 " stay as they are, and another journal begins anew"
             )
             raise ConfigError(message, field=differences[0].partition(" (")[0])
-        if differences or self.job is None or self._of != self._at_end:
-            told = {**job} if differences else self.job or {**job}
-            line = {"batchclient": "journal", "version": VERSION, "job": told}
-            self.append([line_of({**line, "new": True} if self.job is None and self.is_new else line)])
-            self._job.told, self._at_end = told, self._of
+        self._turn_to({**job} if differences else self.job or {**job})
         self._is_begun = True
         return self
+
+    def _turn_to(self, told: dict[str, Any]) -> None:
+        """Write the line of this job, if it is not the last one."""
+        if self._of == self._at_end and self.job == told:
+            return
+        line = {"batchclient": "journal", "version": VERSION, "job": told}
+        if self.job is None and self.is_new:
+            line["new"] = True
+        elif self._of != self._at_end:
+            # Several jobs may have these settings.
+            line["at"] = self._of
+        self.append([line_of(line)])
+        self._job.told, self._at_end = told, self._of
 
     def note(self, name: str, value: Any) -> None:
         """Write a fact down, as JSON: it is on the disk afterwards, and in ``notes``.
@@ -510,7 +563,7 @@ class HeldJournal:
                 version = f"is of version {fields.get('version')!r:.20}, and this batchclient reads {VERSION}"
                 raise ConfigError(f"journal: {self.path} {version}", field="journal")
             job = fields.get("job")
-            self._take_in_job(job if isinstance(job, dict) else None, is_new=fields.get("new") is True)
+            self._take_in_job(job if isinstance(job, dict) else None, fields)
             return True
         name = fields.get("note")
         if name == _ALONE:
@@ -519,11 +572,12 @@ class HeldJournal:
             self._jobs[self._at_end].notes[name] = fields.get("value")
         return isinstance(name, str)
 
-    def _take_in_job(self, told: dict[str, Any] | None, *, is_new: bool) -> None:
+    def _take_in_job(self, told: dict[str, Any] | None, fields: Mapping[str, Any]) -> None:
+        is_new, at = fields.get("new") is True, fields.get("at")
         alike = [n for n, each in enumerate(self._jobs) if _are_equal(each.told, told)]
         last = self._jobs[self._at_end]
         if alike and not is_new:
-            self._at_end = alike[-1]
+            self._at_end = at if at in alike else alike[-1]
         elif is_new or (last.rows and last.told is not None):
             self._jobs.append(_Job(told, is_new))
             self._at_end = len(self._jobs) - 1
