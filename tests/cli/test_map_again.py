@@ -260,6 +260,8 @@ def test_after_a_kill_behind_the_rename_nothing_is_to_do(run, server, tmp_path, 
     data, sent = journal.read_bytes(), server.requests
     # What is written last says that the new ``OUT`` is in its place.
     journal.write_bytes(data[: data.index(b'{"note":"alone"')])
+    if not options:
+        assert run(source, "-o", out)[0] == 2 and "of another job, with another template" in run.said
     assert run(source, "-o", out, *options, prompt="Tell {text}")[0] == 0 and "nothing to do" in run.said
     assert server.requests == sent
     # Now the job is done.
