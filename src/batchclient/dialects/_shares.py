@@ -99,9 +99,8 @@ def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage
     # A single open share gets the rest; where there is a token for each text, each has one.
     guessed = frozenset(open_ if len(open_) > 1 and left > texts else ())
     # Of a list's sum nobody knows whose tokens were cached.
-    cached = told.cached_tokens if len(requests) == 1 else None
     return [
-        Usage(prompt, share or 0, prompts[1], place in guessed, cached)
+        Usage(prompt, share or 0, prompts[1], place in guessed)
         for place, (prompt, share) in enumerate(zip(prompts[0], shares, strict=True))
     ]
 
