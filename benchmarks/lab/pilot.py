@@ -28,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks._common import machine, provenance, table
 
 from batchclient import BatchClient
+from batchclient._maps.forecast import Interval, share
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
 from batchclient.cli._pilot import Pilot
-from batchclient.jobs.forecast import Interval, share
 from batchclient.jobs.rows import Row
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from batchclient.jobs.forecast import Look, seconds, share, total
+from batchclient._maps.forecast import Look, seconds, share, total
 
 ROWS, PILOT, PLACES = 400, 100, 16
 ROW_S, TOKEN_S = 0.2, 0.01

@@ -17,6 +17,7 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import LEAST_ROWS, FailIf
+from batchclient._maps.forecast import Interval, Look, seconds, share, total
 from batchclient._maps.kinds import Kinds
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
@@ -26,7 +27,6 @@ from batchclient.cli._progress import written_time
 from batchclient.cli._words import say
 from batchclient.errors import TooManyBadRows
 from batchclient.jobs import Row
-from batchclient.jobs.forecast import Interval, Look, seconds, share, total
 from batchclient.jobs.source import in_thread
 from batchclient.maps import map_of
 
