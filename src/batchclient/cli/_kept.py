@@ -213,7 +213,7 @@ class Kept:
         # Each form has a second file of its own name, and the job may have been of several forms.
         self._suffix = "" if output.beside is None else output.beside.path.suffix
         self._beside: dict[str, Any] = self._told.get("beside", {}).get(self._suffix, {})
-        if options.new and not (self._is_begun or self.is_to_be_audited):
+        if options.new and not self._is_begun:
             if options.journal is not None and (others := self._others):
                 also = f"{place} has the answers of {', '.join(others)}, too"
                 raise Refusal(f"--new: {also}; name another file with --journal")
@@ -272,13 +272,6 @@ class Kept:
         if then is None or now is None or then[:1] != now[:1]:
             return False
         return then[:2] == now or (len(then) == 3 and then[2] == output.checksum_before())
-
-    @property
-    def is_to_be_audited(self) -> bool:
-        """Whether a job with these settings is finished, and the audit that it wants is not."""
-        told = self._told
-        is_done = self.is_in_place and self._is_beside and self._has_facts
-        return is_done and bool(self._facts["in"]) and self._options.audited == told.get("audit") is not None
 
     def check(self) -> None:
         """Refuse a job of other settings, and an output that is not its own.
