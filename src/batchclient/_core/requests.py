@@ -166,6 +166,8 @@ class Request:
     """The longest prefix which later prompts can be matched with; 0 for a short prompt."""
     shared: int = field(init=False, default=0)
     """Bytes of the prompt, at least, which its server has seen in an answered call before."""
+    in_flight: int = field(init=False, default=0)
+    """What its server had in flight once the answering batch was sent: ``LoadAtSend.in_flight``."""
     failed_on: int = field(init=False, default=-1)
     """Id of the endpoint of the last failure; -1: none."""
     denied_at: float = field(init=False, default=math.inf)

@@ -35,8 +35,9 @@ from batchclient._maps.row import Row
 from batchclient.errors import BadRequest, BatchClientError, CallAborted, ClientClosed, JournalFailed
 from batchclient.journal import Journal
 from batchclient.journal.held import Aside, HeldJournal
-from batchclient.journal.rows import ANSWERED, FAILED, Record, line_of_row
+from batchclient.journal.rows import ANSWERED, FAILED, Record, Sending, line_of_row
 from batchclient.journal.thread import JournalThread
+from batchclient.types import Completion
 
 if TYPE_CHECKING:
     from batchclient._core.messages import Request
@@ -119,6 +120,8 @@ class Journaled:
         self._fault: BatchClientError | None = None
         """Why nothing more can be written."""
         self._runner: Runner
+        self._epoch_s: float
+        """The Unix time at which the runner's clock was at 0."""
         self._wanted: tuple[str, ...] = ()
         """States of rows that are taken as they are in the journal."""
         self._dedupes = False
@@ -176,6 +179,7 @@ class Journaled:
             self._wanted = (ANSWERED,) if settings.retry_failed else (ANSWERED, FAILED)
             self._dedupes = settings.dedupe
             self._opened, self._closed, self._runner = anyio.Event(), anyio.Event(), runner
+            self._epoch_s = time.time() - runner.backend.now()
             self._group_rows = max(1, min(_GROUP_ROWS, look_ahead // _GROUPS_OPEN))
             job = {**self._describe(), "settings": settings.settings}
             self._thread = JournalThread(self._given, runner.backend.call_soon_threadsafe, self._give_up)
@@ -286,7 +290,8 @@ class Journaled:
 
     def _join(self, row: Row) -> None:
         try:
-            line = line_of_row(row.key, row.n, row.own_id, row.answer, row.error, row.attempts)
+            sending = self._sending_of(row)
+            line = line_of_row(row.key, row.n, row.own_id, row.answer, row.error, row.attempts, sending)
         except Exception as error:  # an answer that no server of today gives
             failed = JournalFailed(f"an answer cannot be written to a journal: {type(error).__name__}")
             failed.__cause__ = error
@@ -308,6 +313,17 @@ class Journaled:
             self._flush()
         else:
             self._flush_soon()
+
+    def _sending_of(self, row: Row) -> Sending | None:
+        """When a row was sent; ``None``: it has no answer, or one that is made of several."""
+        answer, request = row.answer, row.request
+        if request is None or row.error is not None or row.cut is not None or row.retries:
+            return None
+        if not isinstance(answer, Completion) or answer.queued_s is None:
+            return None
+        sent_at = request.queued_at + answer.queued_s
+        seconds = round(self._runner.backend.now() - sent_at, 4)
+        return Sending(round(self._epoch_s + sent_at, 4), seconds, request.in_flight, len(request.prompt))
 
     def _flush_soon(self) -> None:
         backend = self._runner.backend

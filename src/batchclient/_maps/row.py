@@ -161,11 +161,11 @@ class Row:
 
     def _finish(self) -> None:
         self.ended = True
-        # The request holds its row: a circle would wait for the garbage collector.
-        self.request, self.others = None, ()
         owner = self._map()
         if owner is not None:
             owner._on_ended(self)
+        # The request holds its row: a circle would wait for the garbage collector.
+        self.request, self.others = None, ()
 
 
 def own_id_of(document: Any) -> str | None:

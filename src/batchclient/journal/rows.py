@@ -14,7 +14,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter
 from pydantic_core import to_json
@@ -25,7 +25,9 @@ from batchclient.health import Health
 from batchclient.journal.lines import is_whole, sealed
 from batchclient.types import Classification, Completion, Embedding, Ranking, Score, Usage
 
-__all__ = ["ANSWERED", "ANSWERS", "FAILED", "MAY_BE_TRIED", "Record", "is_final", "line_of_row", "record_in"]
+__all__ = [
+    "ANSWERED", "ANSWERS", "FAILED", "MAY_BE_TRIED", "Record", "Sending", "is_final", "line_of_row", "record_in",
+]  # fmt: skip
 
 State = Literal["answered", "failed", "failed for now"]
 ANSWERED: State = "answered"
@@ -65,6 +67,22 @@ class _Failure:
     health: Health | None = None
 
 
+class Sending(NamedTuple):
+    """When and beside what a row was sent; its time to first token is the answer's.
+
+    Args:
+        sent: Unix time, seconds.
+        seconds: until the answer.
+        in_flight: sequences that its server then had of the client's, its own among them.
+        prompt_bytes: of its prompt, as JSON.
+    """
+
+    sent: float
+    seconds: float
+    in_flight: int
+    prompt_bytes: int
+
+
 @dataclass(slots=True)
 class Record:
     """A row as it is in the journal.
@@ -76,6 +94,7 @@ class Record:
         attempts: requests sent that contained the row.
         id: the document's own, if it has one.
         completion, embedding, classification, score, ranking, error: one of them is given.
+        sent, seconds, in_flight, prompt_bytes: see ``Sending``; ``None``: the journal does not say.
         crc: of the line.
     """
 
@@ -90,6 +109,10 @@ class Record:
     score: Score | None = None
     ranking: Ranking | None = None
     error: _Failure | None = None
+    sent: float | None = None
+    seconds: float | None = None
+    in_flight: int | None = None
+    prompt_bytes: int | None = None
     crc: str = ""
 
     @property
@@ -130,7 +153,15 @@ def is_final(error: Exception) -> bool:
     return isinstance(error, BatchClientError) and not error.retryable and not isinstance(error, _OF_THE_PLACE)
 
 
-def line_of_row(key: bytes, n: int, own_id: str | None, answer: Any, error: Exception | None, attempts: int) -> bytes:
+def line_of_row(
+    key: bytes,
+    n: int,
+    own_id: str | None,
+    answer: Any,
+    error: Exception | None,
+    attempts: int,
+    sending: Sending | None = None,
+) -> bytes:
     """Return the line of a row that has ended; the arguments are as in ``Record``."""
     record = Record(key.hex(), n, ANSWERED, attempts, own_id)
     if error is not None:
@@ -150,6 +181,8 @@ def line_of_row(key: bytes, n: int, own_id: str | None, answer: Any, error: Exce
         record.ranking = answer
     else:
         record.classification = answer
+    if sending is not None:
+        record.sent, record.seconds, record.in_flight, record.prompt_bytes = sending
     fields = _records.dump_python(record, exclude_defaults=True, exclude=_LEFT_OUT)
     try:
         return sealed(to_json(fields))

@@ -63,7 +63,7 @@ def tick_off(
     resolved: list[tuple[Request, Completion]] = []
     prompt_tokens = made_tokens = used_tokens = wasted_tokens = watched = 0
     calls_s, first_tokens_s, has_first_tokens = 0.0, 0.0, False
-    requests, answered, sent_at = batch.requests, batch.answered, batch.sent_at
+    requests, answered, sent_at, in_flight = batch.requests, batch.answered, batch.sent_at, batch.load.in_flight
     for position, completion in answers:
         request = requests[position]
         answered[position] = 1
@@ -84,6 +84,7 @@ def tick_off(
             watched += request.watched
             used_tokens += made
             completion.queued_s = sent_at - request.queued_at
+            request.in_flight = in_flight
             if not request.carries:
                 whole_s = now - request.queued_at
                 call_counts[bisect_left(call_bounds, whole_s)] += 1
