@@ -26,6 +26,7 @@ CLOSED: set[int] = set()
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
     "job": "Look at a map's job, by its journal (OUT.journal).",
+    "plan": "Tell what a job would take on more servers or with another limit, by its journal.",
     "work": "Answer the messages of a Redis stream, beside other workers.",
     "enqueue": "Put rows of a file into a Redis stream, each as a message.",
     "dead": "Look at the messages that workers gave up, put them back, drop them.",

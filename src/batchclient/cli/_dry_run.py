@@ -35,7 +35,7 @@ from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.rows import check_call
 
-__all__ = ["LONGEST", "RANDOM", "DryRun", "Reading"]
+__all__ = ["LONGEST", "RANDOM", "DryRun", "Reading", "most_of", "written"]
 
 _SHOWN = 5
 """Unusable rows that are shown, at most."""
@@ -129,7 +129,7 @@ class Reading:
         self.rows += 1
         try:
             made = self._call_of(row)
-            wire, text = _written(made)
+            wire, text = written(made)
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
@@ -140,7 +140,7 @@ class Reading:
             if len(made.item) == 1 and made.call == "chat" and made.item[0].keys() == {"role", "content"}:
                 self.first = made.item[0]["content"]
         self.duplicates += self._seen.number(hash(wire)) > 0
-        most = _most_of(made.call, merged(self._params, made.params), self._retries)
+        most = most_of(made.call, merged(self._params, made.params), self._retries)
         self.answers = None if most is None or self.answers is None else self.answers + most
         size = len(text.encode())
         self.sizes[size] += 1
@@ -322,7 +322,7 @@ class DryRun:
         return f"longer than the model takes: {about}{count:,} ({self._takes:,} tokens{answers}{where})"
 
 
-def _most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) -> int | None:
+def most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) -> int | None:
     """Return how many tokens a row's answers have at most; ``None``: there is no bound."""
     if call not in _GENERATE:
         return 0
@@ -337,7 +337,7 @@ def _most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) -
     return most if n == 1 else n * max(bounds)
 
 
-def _written(made: RowCall) -> tuple[bytes, str]:
+def written(made: RowCall) -> tuple[bytes, str]:
     """Return what is sent of a row's input, and its text.
 
     Raises:

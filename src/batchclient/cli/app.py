@@ -31,6 +31,7 @@ __all__ = ["make_app", "make_group"]
 _FUNCTIONS = {
     "map": ("batchclient.cli.map", "map_rows"),
     "job": ("batchclient.cli.job", "make_job_app"),
+    "plan": ("batchclient.cli.plan", "plan"),
     "bench": ("batchclient.cli.bench", "make_bench_app"),
     "doctor": ("batchclient.cli.doctor", "doctor"),
     "metrics": ("batchclient.cli.metrics", "make_metrics_app"),

@@ -25,7 +25,7 @@ from batchclient.jobs.statuses import Status
 from batchclient.journal.held import HeldJournal
 from batchclient.journal.rows import ANSWERED, ANSWERS, FAILED, MAY_BE_TRIED
 
-__all__ = ["make_job_app"]
+__all__ = ["make_job_app", "opened"]
 
 _Journal = Annotated[str, typer.Argument(metavar="OUT", help="The output of a job, or its journal.")]
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -42,7 +42,7 @@ def make_job_app() -> typer.Typer:
 
 def status(journal: _Journal, *, as_json: _Json = False) -> None:
     """Show how far a job is: rows, failures, tokens, cost, output."""
-    with _opened(journal) as held:
+    with opened(journal) as held:
         told = _status(held)
     if as_json:
         put(json.dumps(told, ensure_ascii=False))
@@ -62,7 +62,7 @@ def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output",
     The fields are key, n, id, state (answered, failed or failed for now), attempts, and completion,
     embedding, classification or error. Of several records of a row the last one counts.
     """
-    with _opened(journal) as held, _writing(output) as write:
+    with opened(journal) as held, _writing(output) as write:
         for fields in held.records():
             del fields["crc"]
             write(json.dumps(fields))
@@ -73,7 +73,12 @@ def export(journal: _Journal, *, output: Annotated[str, typer.Option("--output",
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[HeldJournal]:
+def opened(path: str) -> Iterator[HeldJournal]:
+    """Open a journal, or that beside an output, to read it.
+
+    Raises:
+        Refusal: there is none, or it cannot be read.
+    """
     beside = f"{path}.journal"
     try:
         held = HeldJournal.look_into(beside if os.path.lexists(beside) else path)

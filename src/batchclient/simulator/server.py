@@ -103,7 +103,7 @@ class SimulatedServer:
         self.counters: Counters = Counters()
         self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
-        self._lengths = None if lengths.mean_tokens is None else lengths
+        self._lengths = lengths if lengths.given or lengths.mean_tokens is not None else None
         named = model if is_strict and not self.guise.any_model else None
         self.limits: Limits = Limits(named, min(max_model_len_tokens, self.profile.kv_tokens), is_strict=is_strict)
         self._authorization = f"Bearer {api_key}".encode() if api_key else None

@@ -102,10 +102,12 @@ class OutputLengths:
     Args:
         mean_tokens: the distribution's mean; ``None``: every answer runs to ``max_tokens``.
         sigma: the standard deviation in log space.
+        given: lengths to draw from instead, each as likely as another.
     """
 
     mean_tokens: float | None = None
     sigma: float = 1.0
+    given: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> OutputLengths:
@@ -125,9 +127,12 @@ class OutputLengths:
 
     def draw(self, entropy: bytes, max_tokens: int) -> tuple[int, bool]:
         """Return the length for random bytes (8 are used), and whether ``max_tokens`` cut it."""
+        uniform = (int.from_bytes(entropy[:8]) + 0.5) / 2**64
+        if self.given:
+            tokens = self.given[int(uniform * len(self.given))]
+            return (max_tokens, True) if tokens >= max_tokens else (tokens, False)
         if self.mean_tokens is None:
             return max_tokens, True
-        uniform = (int.from_bytes(entropy[:8]) + 0.5) / 2**64
         mu = math.log(self.mean_tokens) - self.sigma**2 / 2
         # At least two: with the end-of-text token alone nothing would show whose answer it is.
         tokens = max(2, round(math.exp(mu + self.sigma * NormalDist().inv_cdf(uniform))))

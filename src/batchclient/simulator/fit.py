@@ -1,0 +1,182 @@
+"""A server's profile from what a client saw: when rows were sent, for how long, beside how many.
+
+Rules:
+- A row takes as many steps of the engine as it has tokens. They cost as ``profiles`` says; what the
+  KV cache costs is in ``sequence_s``, since it grows with the sequences.
+- Where all rows had one load, a step's cost and a sequence's cannot be told apart: there is no fit.
+- The numbers are not unique. What they tell of loads between those seen is.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from operator import mul
+from statistics import median, stdev
+from typing import NamedTuple
+
+from batchclient.simulator.profiles import Profile
+
+__all__ = ["Call", "Fit", "NotSeen", "fit"]
+
+_LEAST_ROWS, _MOST_ROWS = 50, 2000
+_LEAST_RANGE = 1.5
+"""The high loads over the low ones, at least."""
+_LEAST_SHARE = 0.8
+"""If the rows are less of what was in flight, there were other calls."""
+_WORTH = 0.97
+"""A knee leaves so much of the squares at most; else there is none."""
+_KNEES, _PASSES, _ROUNDS, _BLOCKS, _DRAWS = 24, 3, 300, 20, 40
+
+
+class NotSeen(ValueError):
+    """The rows do not show what is asked; the message says why."""
+
+
+class Call(NamedTuple):
+    """An answered row, as a journal's record has it; ``is_cut``: the answer ended at a bound."""
+
+    sent: float
+    seconds: float
+    in_flight: int
+    prompt_bytes: int
+    prompt_tokens: int
+    output_tokens: int
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What rows show of a server.
+
+    Args:
+        profile: with no bounds of its own: nothing is known beyond ``most``.
+        away_s: how long a row is under way beside the engine: client, network, API server.
+        least, most: sequences that a server had in flight.
+        costs: of the fit, and of fits to redrawn rows; see ``_terms``.
+    """
+
+    profile: Profile
+    away_s: float
+    least: float
+    most: int
+    costs: Sequence[Sequence[float]]
+
+    def spread(self, load: float, prompt_tokens: float, output_tokens: float) -> float:
+        """Return the relative standard error of what such rows cost with so many in flight."""
+        beyond = 1.0 if not self.profile.compute_s else max(1.0, load * self.profile.compute_s / self.profile.step_s)
+        terms = _terms(output_tokens, beyond, load, load * prompt_tokens)
+        best, *drawn = (sum(map(mul, costs, terms)) for costs in self.costs)
+        return float(stdev(drawn, best) / best)
+
+
+def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
+    """Find the costs by which the rows took what they took, with the least squares of relative errors.
+
+    Args:
+        calls: of one model on servers that are alike, at any times.
+        seed: of the redrawn rows.
+
+    Raises:
+        NotSeen: too few rows, one load only, or other calls beside them.
+    """
+    calls = sorted(calls)[:_MOST_ROWS]
+    if len(calls) < _LEAST_ROWS:
+        raise NotSeen(f"{len(calls)} of its rows say when they were sent, and {_LEAST_ROWS} are needed")
+    share = median(load / call.in_flight for (load, *_), call in zip(_beside(calls), calls, strict=True))
+    if share < _LEAST_SHARE:
+        raise NotSeen("other calls were under way beside its rows, and what those cost is not known")
+    servers = max(1, round(share))
+    loads = sorted(load / servers for load, *_ in _beside(calls))
+    low, high = loads[len(loads) // 20], loads[-1 - len(loads) // 20]
+    if high < _LEAST_RANGE * low:
+        raise NotSeen(f"its rows all had some {high:.0f} others beside them, and one load tells nothing of another")
+    knees = [math.inf, *(loads[len(loads) * place // _KNEES] for place in range(1, _KNEES))]
+    seen = [*zip(calls, _beside(calls, servers, knees), strict=True)]
+    of_knees = [
+        [_terms(call.output_tokens, beyond[place], load, prompts) for call, (load, prompts, *beyond) in seen]
+        for place in range(len(knees))
+    ]
+    seconds = [call.seconds for call in calls]
+    weights = [1 / each for each in seconds]
+    for _ in range(_PASSES):
+        found = [(*_least_squares(terms, seconds, weights), place) for place, terms in enumerate(of_knees)]
+        _, best, place = min(found) if min(found)[0] < _WORTH * found[0][0] else found[0]
+        # Relative to what is told of a row, not to what it took by chance.
+        weights = [1 / sum(map(mul, best, terms)) for terms in of_knees[place]]
+    size = -(-len(calls) // _BLOCKS)
+    rows = [*zip(of_knees[place], seconds, weights, strict=True)]
+    blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
+    rng = random.Random(seed)  # noqa: S311
+    drawn = (chain.from_iterable(rng.choices(blocks, k=len(blocks))) for _ in range(_DRAWS))
+    redrawn = [_least_squares(*zip(*each, strict=True))[1] for each in drawn]
+    step_s, sequence_s, prefill_token_s, away_s = best
+    profile = Profile(
+        "fitted",
+        "as a journal saw it",
+        step_s=step_s,
+        compute_s=step_s / knees[place],
+        sequence_s=sequence_s,
+        prefill_token_s=prefill_token_s,
+        step_tokens=1_000_000,
+        max_num_seqs=100_000,
+        kv_tokens=1_000_000_000,
+    )
+    most = sorted(call.in_flight for call in calls)[-1 - len(calls) // 20]
+    return Fit(profile, away_s, low, most, [best, *redrawn])
+
+
+def _terms(tokens: float, beyond: float, load: float, prompt_tokens: float) -> tuple[float, ...]:
+    """What a step, a sequence, a token of a prompt and the way there are multiplied with for a row.
+
+    ``beyond`` is the load over the knee, or 1; ``prompt_tokens`` those that came during its life.
+    """
+    return tokens * beyond, tokens * load, prompt_tokens, 1.0
+
+
+def _beside(calls: Sequence[Call], servers: int = 1, knees: Sequence[float] = ()) -> list[tuple[float, ...]]:
+    """Return of each row the mean load, the tokens of prompts that came, and ``beyond``."""
+    changes = [(call.sent, True, place) for place, call in enumerate(calls)]
+    changes += [(call.sent + call.seconds, False, place) for place, call in enumerate(calls)]
+    at, in_flight, prompts = calls[0].sent, 0, 0.0
+    areas = [0.0] * (len(knees) + 1)
+    before: dict[int, tuple[float, Sequence[float]]] = {}
+    found: dict[int, tuple[float, ...]] = {}
+    for now, together in groupby(sorted(changes), lambda change: change[0]):
+        load, came = in_flight / servers, prompts
+        heights = [load, *(max(1.0, load / knee) for knee in knees)]
+        areas = [area + (now - at) * height for area, height in zip(areas, heights, strict=True)]
+        at = now
+        for _, begins, place in together:
+            in_flight += 1 if begins else -1
+            if begins:
+                before[place] = came, areas
+                prompts += calls[place].prompt_tokens / servers
+            else:
+                came_before, areas_before = before.pop(place)
+                load, *beyond = (
+                    (area - then) / calls[place].seconds for area, then in zip(areas, areas_before, strict=True)
+                )
+                found[place] = load, prompts - came_before, *beyond
+    return [found[place] for place in range(len(calls))]
+
+
+def _least_squares(
+    rows: Sequence[Sequence[float]], seconds: Sequence[float], weights: Sequence[float]
+) -> tuple[float, list[float]]:
+    """Return the squares that are left, and the costs: from 0 on, the last up to the quickest row."""
+    columns = [[*map(mul, column, weights)] for column in [*zip(*rows, strict=True), seconds]]
+    *products, (*moments, whole) = [[sum(map(mul, one, other)) for other in columns] for one in columns]
+    costs, highest = [0.0] * 4, [math.inf, math.inf, math.inf, min(seconds)]
+    for _ in range(_ROUNDS):
+        for i, product in enumerate(products):
+            nearer = costs[i] + (moments[i] - sum(map(mul, product, costs))) / product[i]
+            costs[i] = min(max(0.0, nearer), highest[i])
+    of_costs = sum(
+        cost * (sum(map(mul, product, costs)) - 2 * moment)
+        for cost, product, moment in zip(costs, products, moments, strict=True)
+    )
+    return whole + of_costs, costs
