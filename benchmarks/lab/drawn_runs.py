@@ -35,6 +35,8 @@ from tests.core import (
     Limit,
 )
 
+from batchclient import AdaptiveLimit
+
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
 
 VERSION = 3
@@ -53,6 +55,7 @@ ARMS: dict[str, Mapping[str, Any]] = {
     "no-page": {"probe": False},
     "latency": {"preset": "latency"},
     "throughput": {"preset": "throughput"},
+    "guest": {"limit": AdaptiveLimit(guest=True)},
 }
 _GRIDLESS = ("rated", "siblings")
 """Families that are not judged against fixed limits."""

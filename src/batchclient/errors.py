@@ -158,7 +158,7 @@ class TooManyBadRows(BatchMapFailed):
 
 
 class ConfigError(BatchClientError, ValueError):
-    """An argument is wrong. Nothing was queued or sent.
+    """An argument is wrong. Nothing was queued or sent, unless a server was needed to find it out.
 
     Attributes:
         field: the argument's name, if one argument is to blame.

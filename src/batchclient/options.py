@@ -81,6 +81,10 @@ class AdaptiveLimit:
             sending to answer, seconds.
         time_to_first_token_s: the same for the time to the first token, where replies are streamed,
             seconds.
+        guest: leave places to others: have in flight what the server was seen to run, less one and
+            a half times what others have there, and one at least; begin with 16 at most. It needs
+            the server's metrics page: where that does not show what runs and what waits, calls
+            there end with ``ConfigError``.
 
     Raises:
         ConfigError: a value is wrong.
@@ -90,8 +94,10 @@ class AdaptiveLimit:
     max: int = 1024
     p95_latency_s: float | None = None
     time_to_first_token_s: float | None = None
+    guest: bool = False
 
     def __post_init__(self) -> None:
+        check_flag("limit.guest", self.guest)
         check_count("limit.max", self.max)
         if self.start is not None:
             check_count("limit.start", self.start)

@@ -197,6 +197,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--base-url", "nowhere"], "--base-url"),
         (["--dialect", "curl"], "'--dialect': "),
         (["--p95-latency", "1", "--concurrency", "3"], "--concurrency: a number leaves nothing to find"),
+        (["--guest", "--concurrency", "3"], "--concurrency: a number leaves nothing to find for --guest"),
         (["--priority", "101"], "--priority: a whole number from -100 to 100, not 101"),
         (["--wait-for-server", "-1"], "--wait-for-server: "),
         (["--param", "x=" + "[" * 100_000], "--param x: the value is not JSON"),

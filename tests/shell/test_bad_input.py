@@ -243,6 +243,7 @@ KINDS = {
     },
     AdaptiveLimit: {
         "start": "count", "max": "count", "p95_latency_s": "positive", "time_to_first_token_s": "positive",
+        "guest": "flag",
     },
     Batching: {
         "max_size": "count", "linger_s": "seconds", "list_tokens": "count", "chat_list_tokens": "count",

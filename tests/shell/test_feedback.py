@@ -10,6 +10,7 @@ from tests.shell.clocks import count_alive
 from tests.shell.scripted import BUSY, MetricsPage, Reply, ScriptedTransport, settle, under_way
 
 from batchclient import (
+    AdaptiveLimit,
     BatchClient,
     Batching,
     ConfigError,
@@ -138,6 +139,53 @@ async def test_it_is_on_unless_a_dialect_or_a_client_is_given():
     with pytest.raises(ConfigError) as caught:
         BatchClient("http://server/v1", probe="yes")
     assert caught.value.field == "probe"
+
+
+# A guest, who needs the page ------------------------------------------------------------------------------------------
+
+GUEST = AdaptiveLimit(guest=True)
+
+
+async def test_a_guest_asks_for_the_page_of_a_server_whose_dialect_is_given_too():
+    assert await asks(dialect="vllm", limit=GUEST)
+
+
+async def test_a_guest_that_may_not_see_the_page_is_refused_where_it_is_made():
+    import httpx
+
+    async with httpx.AsyncClient() as own:
+        for arguments in ({"probe": False}, {"http": own}):
+            with pytest.raises(ConfigError, match=r"limit=8") as caught:
+                BatchClient("http://server/v1", limit=GUEST, **arguments)
+            assert caught.value.field == "limit.guest"
+    client = BatchClient("http://server/v1", probe=False, limit=4)
+    with pytest.raises(ConfigError, match=r"limit\.guest: it needs the servers' metrics pages"):
+        client.retune(limit=GUEST)
+    assert client.statistics().endpoints[0].limit == 4
+
+
+@pytest.mark.parametrize("reply", GIVES_UP.values(), ids=GIVES_UP)
+async def test_a_guest_that_is_not_shown_the_load_has_its_calls_ended_and_is_sent_to_no_more(reply):
+    server, page = ScriptedTransport(held=True), MetricsPage(reply=reply)
+    async with make(server, page, limit=GUEST, batching=Batching(max_size=1)) as client:
+        results = await client.batch_map(range(20), lambda number: f"{number}", max_tokens=9, return_exceptions=True)
+        assert {type(each) for each in results} == {ConfigError}
+        assert {each.field for each in results} == {"limit.guest"}
+        assert results[0].message.startswith("limit.guest: http://scripted/v1 shows no load (")
+        assert (len(server.sent), len(page.asked_at)) == (16, 1)
+        with pytest.raises(ConfigError):
+            await client.complete("one more", max_tokens=9)
+        assert len(server.sent) == 16
+        client.retune(limit=2)
+        server.held = False
+        assert (await client.complete("no guest any more", max_tokens=9)).text
+
+
+async def test_a_page_that_may_come_ends_no_call_of_a_guest():
+    server = ScriptedTransport(held=True)
+    async with make(server, MetricsPage(reply=TRIES_AGAIN["503"]), limit=GUEST) as client:
+        await under_way(client, server, 20.0)
+        assert client.statistics().succeeded == 4
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ def test_where_a_limit_begins():
         ({"limit": AdaptiveLimit(max=100)}, 100),
         ({"limit": AdaptiveLimit(max=10)}, 10),
         ({"limit": AdaptiveLimit(start=10)}, 10),
+        ({"limit": AdaptiveLimit(guest=True)}, 16),
+        ({"limit": AdaptiveLimit(guest=True, start=10)}, 10),
         ({"preset": "latency", "limit": AdaptiveLimit(start=400)}, 400),
         ({"limit": 7}, 7),
     ]:

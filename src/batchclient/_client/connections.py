@@ -23,7 +23,7 @@ from batchclient._checks import refused
 from batchclient._common.log import log
 from batchclient._core.messages import RatesPerMinute
 from batchclient._shell.callbacks import call_back
-from batchclient._shell.pages import LARGEST_PAGE_BYTES, Page
+from batchclient._shell.pages import LARGEST_PAGE_BYTES, NO_PAGES, Page
 from batchclient.transport import Transport, root_of
 from batchclient.transport._addresses import host_of
 
@@ -67,8 +67,10 @@ class Connections:
         A maker gets a base URL.
         """
         asks = _may_ask(settings)
-        if asks:
+        # A guest has to see the load, also of servers whose dialect is given.
+        if asks or (_is_guest(settings) and settings.probe is None and settings.http.given is None):
             self.pages[Page.LOAD] = self.for_metrics
+        self.check_guest(settings)
         if asks and settings.dialect is None:
             self.pages[Page.SERVER] = self.for_detection
         elif settings.wait_for_server_s:
@@ -79,6 +81,11 @@ class Connections:
         self.secrets = _secrets_of(_with_key(settings.headers, settings.api_key)) + tuple(
             secret for server in settings.base_url for secret in self.know(server)
         )
+
+    def check_guest(self, settings: Settings) -> None:
+        """Raise ``ConfigError`` where a guest could not see the servers' load."""
+        if _is_guest(settings) and Page.LOAD not in self.pages:
+            raise refused("limit.guest", NO_PAGES)
 
     @property
     def has_key(self) -> bool:
@@ -234,6 +241,10 @@ def _may_ask(settings: Settings) -> bool:
     if settings.probe and given is not None:
         raise refused("probe", f"it needs connections of our own; the {given} of http= is used for the calls alone")
     return settings.probe
+
+
+def _is_guest(settings: Settings) -> bool:
+    return not isinstance(settings.limit, int) and settings.limit.guest
 
 
 def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:

@@ -30,7 +30,9 @@ def retune(engine: Engine, changes: Mapping[str, Any]) -> None:
     from batchclient._settings import changed
 
     runner = engine.present_runner()
-    engine.settings = changed(engine.settings, changes)
+    settings = changed(engine.settings, changes)
+    engine.connections.check_guest(settings)
+    engine.settings = settings
     if runner is not None:
         limits = None if changes["limit"] is None else [engine.make_limit() for _ in engine.endpoints]
         runner.tell(Retuned(engine.settings_of_core(), limits))

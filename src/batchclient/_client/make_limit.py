@@ -1,7 +1,7 @@
 """From settings to the limit of one endpoint: which algorithm, which bounds, which caps.
 
 Rules:
-- ``limit`` is a number, or ``"auto"`` for a search.
+- ``limit`` is a number, or ``"auto"`` for a search, with which the client may be a guest.
 - No limit is ever more than the process may open sockets for (``descriptors``): where outputs are
   long, every sequence has a socket of its own.
 """
@@ -33,7 +33,8 @@ def make_limit(settings: Settings, *, turn: Turn | None = None) -> Limit:
         settings: the client's.
         turn: shared by the limits of a client.
     """
-    return Limit(_number(settings, turn), _objectives(settings.limit))
+    given = settings.limit
+    return Limit(_number(settings, turn), _objectives(given), guest=not isinstance(given, int) and given.guest)
 
 
 def _number(settings: Settings, turn: Turn | None) -> int | Search:

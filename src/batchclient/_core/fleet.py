@@ -13,6 +13,7 @@ Rules:
 - A silence of an endpoint is watched, and told (see ``life``).
 - An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
   silence.
+- A guest sends nothing to an endpoint that does not show its load; calls in flight there end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from batchclient._core.messages import (
     EndpointRemoved,
     Failure,
     FailureKind,
+    GuestChanged,
     HealthChanged,
+    LoadHidden,
     LoadReported,
     Notice,
     RatesReported,
@@ -88,6 +91,8 @@ class Fleet:
         self._command = command
         self._observed = counters.observed
         self._adjustments = adjustments
+        self._is_guest: bool | None = None
+        """Whether all are to leave places to others; ``None``: each limit knows."""
         self._count()
 
     def __repr__(self) -> str:
@@ -152,6 +157,8 @@ class Fleet:
         home = None if shape.home is None or call.failed_on == shape.home else self.by_id.get(shape.home)
         if home is None or home.leaving or not home.health.in_use or home.pace(shape).sendable(now) is not None:
             return None
+        if home.is_unfit:
+            return None
         is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
         return None if is_refused else home
 
@@ -211,13 +218,18 @@ class Fleet:
         endpoint = self.by_id.get(event.endpoint)
         if endpoint is None:
             return False
-        endpoint.limit.on_load(event.load, endpoint.in_flight, now, event.took_s)
+        load = event.load
+        if load.running is not None and load.waiting is not None:
+            endpoint.shows_load, endpoint.hides_load = True, ""
+        elif not endpoint.shows_load:
+            endpoint.hides_load = "shows not both what runs and what waits"
+        endpoint.limit.on_load(load, endpoint.in_flight, now, event.took_s)
         changed = self._adjustments.note_limit(endpoint, now)
         self.hear(endpoint, now, now)
         if endpoint.health.state is HealthState.EJECTED:
             return changed
         own = list(endpoint.open.values())
-        if not endpoint.life.stands_still(event.load, sum(batch.tokens_at_risk for batch in own), now):
+        if not endpoint.life.stands_still(load, sum(batch.tokens_at_risk for batch in own), now):
             return changed
         # At once, so that nothing more is sent there before these batches have ended.
         probe = endpoint.health.probe
@@ -231,6 +243,24 @@ class Fleet:
                 self._abort(batch)
         self.outage.watch(now, STILL)
         return True
+
+    def hide_load(self, event: LoadHidden) -> None:
+        """A server has shown no load, and will not for a while; one that has shown it is down."""
+        endpoint = self.by_id.get(event.endpoint)
+        if endpoint is not None and not endpoint.shows_load:
+            endpoint.hides_load = event.why
+
+    def be_guest(self, event: GuestChanged, now: float) -> None:
+        """Leave places to others at all servers from now on, or no longer."""
+        self._is_guest = event.on
+        for endpoint in self:
+            endpoint.limit.be_guest(event.on)
+            self._adjustments.note_limit(endpoint, now)
+
+    @property
+    def unfit(self) -> list[Endpoint]:
+        """The endpoints at which a guest cannot be."""
+        return [endpoint for endpoint in self.serving if endpoint.is_unfit]
 
     def _abort(self, batch: Batch) -> None:
         batch.aborting = True
@@ -298,6 +328,8 @@ class Fleet:
 
     def add(self, event: EndpointAdded, now: float) -> None:
         """An endpoint was added."""
+        if self._is_guest is not None:
+            event.limit.be_guest(self._is_guest)
         endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates)
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
@@ -401,6 +433,8 @@ class Fleet:
             if event.limits is not None:
                 endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
+                if self._is_guest is not None:
+                    endpoint.limit.be_guest(self._is_guest)
                 endpoint.limit.on_known(endpoint.slots, now)
                 endpoint.limit.reason = "set by the caller"
             self._adjustments.note_limit(endpoint, now)

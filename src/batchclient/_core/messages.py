@@ -38,8 +38,10 @@ __all__ = [
     "Failed",
     "Failure",
     "FailureKind",
+    "GuestChanged",
     "HealthChanged",
     "Isolation",
+    "LoadHidden",
     "LoadReported",
     "ModelWanted",
     "Notice",
@@ -153,6 +155,21 @@ class LoadReported:
 
 
 @dataclass(slots=True, eq=False)
+class LoadHidden:
+    """A server shows no load, and will not for a while; ``why``: in words that follow its name."""
+
+    endpoint: int
+    why: str
+
+
+@dataclass(slots=True, eq=False)
+class GuestChanged:
+    """Be a guest at all servers from now on, also at those added later, or no longer."""
+
+    on: bool
+
+
+@dataclass(slots=True, eq=False)
 class ServerKnown:
     """An endpoint's server was identified.
 
@@ -263,6 +280,8 @@ Event = (
     | Paused
     | Resumed
     | Retuned
+    | GuestChanged
+    | LoadHidden
     | LoadReported
     | Asked
     | ModelWanted

@@ -61,6 +61,8 @@ from batchclient._core.messages import (
     EndpointRemoved,
     Event,
     Failed,
+    GuestChanged,
+    LoadHidden,
     LoadReported,
     ModelWanted,
     Paused,
@@ -85,7 +87,7 @@ from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
 from batchclient._core.waiting.queue import Queue
-from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
+from batchclient.errors import CallAborted, ClientClosed, ConfigError, DeadlineExceeded, QueueFull
 
 if TYPE_CHECKING:
     from batchclient._core.limits.control import Limit
@@ -138,6 +140,8 @@ class Scheduler:
         """When to grant again though nothing else happens."""
         self._fresh_calls = False
         self._model_wanted = False
+        self._has_unfit = False
+        """Whether a guest was refused at a server."""
         self._draining = False
         self._drained_said = False
         # A look-up instead of a chain of isinstance: ``handle`` runs once per call.
@@ -150,7 +154,9 @@ class Scheduler:
             Paused: self._pause,
             Resumed: self._resume,
             Retuned: self._retune,
-            LoadReported: fleet.take_load,
+            GuestChanged: self._be_guest,
+            LoadHidden: self._hide_load,
+            LoadReported: self._take_load,
             Asked: self._take_outcome,
             ModelWanted: self._want_model,
             RatesReported: fleet.hear_rates,
@@ -230,7 +236,10 @@ class Scheduler:
         vain.
         """
         it = self._fleet.by_id.get(endpoint)
-        return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
+        if it is None or it.in_flight < 1:
+            return False
+        # A guest's limit may be 1 for want of room, and the page tells when there is some.
+        return it.in_flight > 1 or it.health.ailing or it.limit.is_guest
 
     @property
     def idle(self) -> bool:
@@ -268,6 +277,8 @@ class Scheduler:
         request.patient = event.may_wait
         if self._draining:
             self._errors.end([request], lambda _: ClientClosed("the client takes no more calls"), now)
+        elif self._has_unfit and self._are_unfit:
+            self._errors.end([request], self._unfit, now)
         elif deadline is not None and deadline <= now:
             self._errors.end([request], lambda _: self._errors.too_late(request, now, paused=False), now)
         elif self._settings.raise_when_full and not event.may_wait and self._queue.is_full(request.shape):
@@ -312,6 +323,44 @@ class Scheduler:
     def _want_model(self, event: ModelWanted, now: float) -> None:
         self._model_wanted = event.wanted
 
+    def _be_guest(self, event: GuestChanged, now: float) -> None:
+        self._fleet.be_guest(event, now)
+        self._refuse_guest(now)
+
+    def _hide_load(self, event: LoadHidden, now: float) -> bool:
+        self._fleet.hide_load(event)
+        return self._refuse_guest(now)
+
+    def _take_load(self, event: LoadReported, now: float) -> bool:
+        changed = self._fleet.take_load(event, now)
+        return self._refuse_guest(now) or changed
+
+    def _refuse_guest(self, now: float) -> bool:
+        """End a guest's calls in flight at servers that show no load; return whether there are any."""
+        unfit = self._fleet.unfit
+        self._has_unfit = bool(unfit)
+        batches = [batch for endpoint in unfit for batch in endpoint.open.values()]
+        requests = [request for batch in batches for request in batch.requests]
+        in_flight = [request for request in requests if request.state is RequestState.IN_FLIGHT]
+        self._errors.end(in_flight, self._unfit, now)
+        return self._has_unfit
+
+    @property
+    def _are_unfit(self) -> bool:
+        return len(self._fleet.unfit) == len(self._fleet.serving)
+
+    def _unfit(self, request: Request) -> ConfigError:
+        batch = request.batch
+        endpoint = self._fleet.unfit[0] if batch is None else self._fleet.by_id[batch.endpoint]
+        error = ConfigError(
+            f"limit.guest: {endpoint.shown_name} {endpoint.hides_load}, and a guest has to see what others have there;"
+            " give a number instead, such as limit=8",
+            field="limit.guest",
+        )
+        # The call is well, and may be made without the guest.
+        error.retryable = True
+        return error
+
     def _pause(self, event: Paused, now: float) -> bool:
         self._granting.is_paused = True
         self._wake_at = math.inf
@@ -347,6 +396,8 @@ class Scheduler:
         for endpoint in self._fleet.serving:
             if endpoint.abilities.proof is not None:
                 self._fleet.judge_lists(endpoint.abilities.proof, now)
+        if self._has_unfit and self._are_unfit:
+            self._errors.end(self._errors.waiting(), self._unfit, now)
         if self._queue.later.size:
             self._outcomes.member_first.let_go(now)
             self._outcomes.retries.requeue(now)

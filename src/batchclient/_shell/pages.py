@@ -13,6 +13,7 @@ from batchclient.transport._deadline import deadline
 __all__ = [
     "BODY_TRICKLES",
     "LARGEST_PAGE_BYTES",
+    "NO_PAGES",
     "FetchedPage",
     "Page",
     "PageTimes",
@@ -21,6 +22,10 @@ __all__ = [
 ]
 
 BODY_TRICKLES = "the headers came, and the body did not end"
+NO_PAGES = (
+    "it needs the servers' metrics pages, which this client does not ask for, as with probe=False or an http= of one's"
+    " own; give a number instead, such as limit=8"
+)
 LARGEST_PAGE_BYTES = 2 * 1024 * 1024
 """A real vLLM's metrics page has 50 kB per engine."""
 

@@ -44,6 +44,7 @@ from batchclient._core.messages import (
     EndpointGone,
     EndpointRemoved,
     Event,
+    GuestChanged,
     HealthChanged,
     RatesPerMinute,
     Reject,
@@ -61,10 +62,10 @@ from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
 from batchclient._shell.log import Decision, EndpointLog
-from batchclient._shell.pages import Page, PageTimes
+from batchclient._shell.pages import NO_PAGES, Page, PageTimes
 from batchclient._shell.servers import DialectChoice, ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
-from batchclient.errors import BatchClientError, ClientClosed
+from batchclient.errors import BatchClientError, ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
@@ -207,7 +208,7 @@ class Runner:
 
         async def look_at(number: int) -> None:
             watcher = self.servers[number].watcher
-            found[number] = await watcher.find_out(anew=True), (await watcher.fetch_load())[0]
+            found[number] = await watcher.find_out(anew=True), await watcher.fetch_load()
 
         async with anyio.create_task_group() as group:
             for number in self.servers:
@@ -289,6 +290,16 @@ class Runner:
                 async with AsyncExitStack() as closing:
                     closing.push_async_callback(server.transport.aclose)
                     closing.push_async_callback(server.watcher.aclose)
+
+    def be_guest(self, on: bool) -> None:  # noqa: FBT001
+        """Leave places to others at every server from now on, or no longer.
+
+        Raises:
+            ConfigError: the servers are not asked how busy they are.
+        """
+        if on and not self._watches_load:
+            raise ConfigError(f"limit.guest: {NO_PAGES}", field="limit.guest")
+        self.tell(GuestChanged(on))
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""

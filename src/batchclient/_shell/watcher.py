@@ -31,7 +31,7 @@ from functools import partial
 import anyio
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Ask, Asked, Event, Failure, FailureKind, LoadReported
+from batchclient._core.messages import Ask, Asked, Event, Failure, FailureKind, LoadHidden, LoadReported
 from batchclient._shell.backend import Backend
 from batchclient._shell.faults import absence
 from batchclient._shell.log import EndpointLog
@@ -210,14 +210,16 @@ class Watcher:
         shared, now = self._shared, self._shared.backend.now
         while shared.is_heeded(self._endpoint):
             asked_at = now()
-            load, is_absent = await self.fetch_load()
+            load, trouble = await self._look_at_load()
             took_s = now() - asked_at
             pause_s = _LONGEST_PAUSE_S
             if load is not None:
                 self._silences = 0
                 pause_s = max(shared.times.every_s, shared.times.pause_ratio * took_s)
                 shared.tell(LoadReported(self._endpoint, load, took_s))
-            elif not is_absent:
+            elif trouble:
+                shared.tell(LoadHidden(self._endpoint, f"shows no load ({trouble})"))
+            else:
                 self._silences += 1
                 pause_s = 2.0 ** min(self._silences, 10)
             self._ask_load_at = asked_at + min(pause_s, _LONGEST_PAUSE_S)
@@ -225,17 +227,20 @@ class Watcher:
         # The next batch begins another watch.
         shared.under_way.pop(self._endpoint, None)
 
-    async def fetch_load(self) -> tuple[ServerLoad | None, bool]:
-        """Return the load, or ``None``, and whether none is to be expected for a while."""
+    async def fetch_load(self) -> ServerLoad | None:
+        """Return the load, if the server shows it now."""
+        return (await self._look_at_load())[0]
+
+    async def _look_at_load(self) -> tuple[ServerLoad | None, str]:
+        """Return the load, or why none comes for a while, told once, or neither: one may come next time."""
         load, trouble = await self._fetch_load()
         if trouble and trouble not in self._said:
             self._said.add(trouble)
             message = "no metrics page at endpoint %d (%s): its load is not watched"
             self._shared.log("metrics_page_absent", self._endpoint, message, self._endpoint, trouble, reason=trouble)
-        return load, bool(trouble)
+        return load, trouble
 
     async def _fetch_load(self) -> tuple[ServerLoad | None, str]:
-        """Return the load, or why none comes for a while, or neither: one may come next time."""
         if self._known.facts().dialect in EMPTIED_BY_READING:
             return None, "reading it would empty it for others"
         page = await self._fetch(Page.LOAD, _METRICS)

@@ -3,6 +3,7 @@
 Rules:
 - Where nothing has succeeded, a refused key and servers that are not there end the job at once: no
   row is used up.
+- A guest that a server does not show its load ends the job: no later row would do better.
 - One row after the other that is refused alike, with none that succeeds, ends it, too. The fault is
   then in the command, such as a parameter unknown to the server.
 - A patience ends the job once every server that has answered has been away for so long, and a bound
@@ -18,11 +19,12 @@ from typing import Any, NamedTuple
 from batchclient import MapResult, Statistics
 from batchclient._maps.kinds import kind_of
 from batchclient.cli._map_options import REFUSED_S, MapOptions
-from batchclient.cli._refusal import Refusal, in_options
+from batchclient.cli._refusal import Refusal, in_options, refusal_of
 from batchclient.errors import (
     AuthenticationFailed,
     BadRequest,
     CertificateRefused,
+    ConfigError,
     ConnectFailed,
     NoServerAnswered,
     NotFound,
@@ -93,6 +95,11 @@ class GivingUp:
             Refusal: the job cannot even begin.
         """
         error = result.error
+        if isinstance(error, ConfigError) and error.field == "limit.guest" and not result.reused:
+            refusal = refusal_of(error)
+            if not now.succeeded:
+                raise refusal
+            self.end = End(Status.USAGE, f"stopped: {refusal}", without=" without --guest")
         if error is None or now.succeeded:
             return
         self._refuse_to_begin(error, now)

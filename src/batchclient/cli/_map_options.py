@@ -29,6 +29,7 @@ from batchclient.cli._options import (
     EndpointsShard,
     Escape,
     FileFormat,
+    Guest,
     Headers,
     LogFormat,
     MaxTokens,
@@ -152,6 +153,7 @@ class MapOptions:
     journal: Annotated[str | None, of_files("The job's answers, instead of OUT.journal.", "FILE")] = None
 
     concurrency: Concurrency = None
+    guest: Guest = False
     max_batch_size: Annotated[int | None, of_pace("Prompts in a request, at most.", "N")] = None
     priority: Annotated[int, of_pace("Of vLLM's queue; a colleague's calls have 0.", "N")] = 0
     p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
@@ -210,6 +212,7 @@ class MapOptions:
                 self.max_batch_size,
                 self.p95_latency,
                 self.time_to_first_token,
+                guest=self.guest,
                 tell_server=self.priority != 0,
             ),
             "wait_for_server_s": looks_on_s if self.wait_for_server_s is None else self.wait_for_server_s,

@@ -29,6 +29,7 @@ __all__ = [
     "EndpointsShard",
     "Escape",
     "FileFormat",
+    "Guest",
     "Headers",
     "LogFormat",
     "MaxTokens",
@@ -104,6 +105,8 @@ Escape = Annotated[str | None, of_files("Before a quote in quotes, where not dou
 Encoding = Annotated[str | None, of_files("Such as latin-1 (default: UTF-8, or by its mark).", "NAME")]
 
 Concurrency = Annotated[str | None, of_pace("Sequences in flight per server (default: auto).", "N|auto")]
+
+Guest = Annotated[bool, of_pace("Leave places to others on the server, by its page.", None, "--guest")]
 
 MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST:P.", "P")]
 LogFormat = Annotated[Literal["text", "json"] | None, of_job("text or json on stderr, with time and fields.", "FORM")]
@@ -186,13 +189,14 @@ def client_arguments(
     p95_latency: float | None = None,
     time_to_first_token: float | None = None,
     *,
+    guest: bool = False,
     linger_s: float | None = None,
     tell_server: bool = False,
 ) -> dict[str, Any]:
     """Return the arguments of ``BatchClient`` about the pace of bulk work.
 
     Args:
-        concurrency, max_batch_size, p95_latency, time_to_first_token: the options.
+        concurrency, max_batch_size, p95_latency, time_to_first_token, guest: the options.
         linger_s: how long a call may wait for company, seconds; ``None``: the preset's.
         tell_server: whether the calls have a priority, which the server is told.
 
@@ -206,10 +210,11 @@ def client_arguments(
         if not is_number or int(concurrency) < 1:
             raise Refusal(f"--concurrency: a whole number of at least 1, or auto, not {concurrency!r:.40}")
         limit = int(concurrency)
-    if p95_latency is not None or time_to_first_token is not None:
+    if p95_latency is not None or time_to_first_token is not None or guest:
         if limit is not None:
-            raise Refusal("--concurrency: a number leaves nothing to find for --p95-latency or --time-to-first-token")
-        limit = AdaptiveLimit(p95_latency_s=p95_latency, time_to_first_token_s=time_to_first_token)
+            options = "--guest" if guest else "--p95-latency or --time-to-first-token"
+            raise Refusal(f"--concurrency: a number leaves nothing to find for {options}")
+        limit = AdaptiveLimit(p95_latency_s=p95_latency, time_to_first_token_s=time_to_first_token, guest=guest)
     return {
         "preset": "throughput",
         "limit": limit,

@@ -15,7 +15,7 @@ __all__ = ["Refusal", "in_options", "named", "option_of", "refusal_of"]
 _BY_RULE = {
     "base_url", "endpoints_shard", "api_key", "dialect", "p95_latency_s", "time_to_first_token_s", "wait_for_server_s",
     "model", "prompt", "rows", "row_params", "priority", "timeout_s", "max_tokens", "temperature", "runaway", "fail_if",
-    "columns", "delimiter", "encoding", "escape", "format", "media-root", "session_header", "shard",
+    "columns", "delimiter", "encoding", "escape", "format", "guest", "media-root", "session_header", "shard",
 }  # fmt: skip
 """Arguments of the library's whose options have their names, without the unit."""
 _OTHERS = {
@@ -31,6 +31,7 @@ _VARIABLES = ("base_url", "api_key", "model")
 """These have an environment variable, too."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
+_NUMBER = re.compile(r"\blimit=(\d+)")
 _IN_WORDS = re.compile(
     r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|repair\.(?:invalid|truncated|max_tokens))\b"
 )
@@ -80,6 +81,7 @@ def in_options(message: str) -> str:
     message = message.replace("api_key or headers", "--api-key or --header")
     message = message.replace('chat(), or call="chat" of a map,', "--call chat")
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message)
+    message = _NUMBER.sub(r"--concurrency \1", message)
     message = _CHOSEN.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}", message)
     return _IN_WORDS.sub(lambda name: option_of(name[0]), message)
 

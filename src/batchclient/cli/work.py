@@ -24,6 +24,7 @@ from batchclient.cli._options import (
     BaseUrl,
     Concurrency,
     EndpointsShard,
+    Guest,
     Headers,
     LogFormat,
     MetricsPort,
@@ -92,6 +93,7 @@ def work(
     api_key: ApiKey = None,
     header: Headers = None,
     concurrency: Concurrency = None,
+    guest: Guest = False,
     max_batch_size: Annotated[
         int,
         typer.Option(min=1, metavar="N", envvar="BATCH_SIZE", show_envvar=False, help="Prompts in a request, at most."),
@@ -117,7 +119,7 @@ def work(
     older = [] if source is not None and source.name == "COMMANDLINE" else _urls_of_older_workers()
     try:
         server = server_arguments(older or base_url, model, api_key, header, endpoints_shard)
-        pace = client_arguments(concurrency, max_batch_size, linger_s=batch_timeout_ms / 1000)
+        pace = client_arguments(concurrency, max_batch_size, guest=guest, linger_s=batch_timeout_ms / 1000)
         client = BatchClient(**server, **pace, timeout_s=timeout)
     except ConfigError as error:
         if older and error.field == "base_url":

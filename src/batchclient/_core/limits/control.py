@@ -1,8 +1,10 @@
 """One endpoint's limit in force: a number found or given, and its bounds.
 
 Rules:
-- In force is the smallest of the number, the bound by refusals and late answers, and the
-  objectives' bounds; never below 1. The reason is that of the number in force.
+- In force is the smallest of the number, the bound by refusals and late answers, the objectives'
+  bounds, and a guest's; never below 1. The reason is that of the number in force.
+- While a guest's bound is in force, the search rests, and its number stays: what it found above the
+  bound may be right again once others have gone.
 - A new bound, a pause of the calls and a server that goes away interrupt a trial of the number: the
   load is not of its making.
 """
@@ -15,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.limits.base import PAUSE_S, Answers, Sample, ServerLoad
 from batchclient._core.limits.bounds import Bounds
+from batchclient._core.limits.guest import Guest
 from batchclient._core.limits.objective import Objective
+from batchclient._core.limits.reports import Report
 
 if TYPE_CHECKING:
     from batchclient._core.limits.search import Search
@@ -29,21 +33,40 @@ class Limit:
     Args:
         number: what a person has set, or the search for a number.
         objectives: promises that may lower it.
+        guest: whether it leaves places to others (see ``be_guest``).
     """
 
-    def __init__(self, number: int | Search, objectives: Sequence[Objective] = ()) -> None:
+    def __init__(self, number: int | Search, objectives: Sequence[Objective] = (), *, guest: bool = False) -> None:
         self._search = None if isinstance(number, int) else number
         self._given = number if isinstance(number, int) else 0
         if isinstance(number, int) and number < 1:
             raise ValueError("a limit is at least 1")
         self._answers = Answers() if self._search is None else self._search.answers
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
-        self._bounds: tuple[Bounds | Objective, ...] = (self._of_load, *objectives)
+        self._guest: Guest | None = None
+        self._bounds: tuple[Bounds | Objective | Guest, ...] = (self._of_load, *objectives)
         self.limit: int
         """Sequences that may be in flight, at least 1."""
         self.reason: str
         """The reason of the number."""
         self.limit, self.reason = self._in_force()
+        self.be_guest(guest)
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether places are left to others."""
+        return self._guest is not None
+
+    def be_guest(self, on: bool) -> None:  # noqa: FBT001
+        """Leave places to others by the server's page from now on, or no longer."""
+        if on == self.is_guest:
+            return
+        others = tuple(bound for bound in self._bounds if bound is not self._guest)
+        self._guest = Guest(self._answers) if on else None
+        self._bounds = others if self._guest is None else (*others, self._guest)
+        if self._search is not None:
+            self._search.be_guest(on)
+        self._decide()
 
     def on_sample(self, sample: Sample) -> None:
         """Take in one observation."""
@@ -61,8 +84,13 @@ class Limit:
 
         ``in_flight`` of its sequences are this client's.
         """
+        if self._guest is not None:
+            self._guest.on_report(Report(now, load, in_flight), took_s)
         if self._search is not None:
-            self._search.on_load(load, in_flight, now, took_s)
+            if self._guest is not None and self._guest.load < self._search.limit:
+                self._search.rest(now)
+            else:
+                self._search.on_load(load, in_flight, now, took_s)
         self._decide()
 
     def on_known(self, slots: int | None, now: float) -> None:

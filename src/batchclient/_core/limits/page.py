@@ -3,9 +3,9 @@
 Rules:
 - A look is a report that shows this client's sequences and hardly any others: running and waiting
   together are 0.8 to 1.25 of its own in flight. So one replica's page behind a router decides
-  nothing. Looks count if asked for a second and a mean time to first token after the last change
-  of the limit, if the page took less than 2 s, and while the limit is used. They begin anew
-  wherever reports do (``reports``).
+  nothing. A guest, which gives way to others, looks beside any number of them. Looks count if asked
+  for a second and a mean time to first token after the last change of the limit, if the page took
+  less than 2 s, and while the limit is used. They begin anew wherever reports do (``reports``).
 - More: after two looks in a row at a used limit with no queue, a KV cache that is not nearly full
   and no new preemption, the limit doubles, at most once a mean latency. Once it was too high it
   rises to 1.4 times, and doubles again once that paid, or the work has changed.
@@ -50,6 +50,7 @@ _LEAST_STEPS = 40
 _IN_USE_RATIO = 0.7
 """The least at an instant; the peak of several looks is above ``USED_RATIO``."""
 _FULL_KV_RATIO = 0.8
+_HALF_KV_RATIO = 0.4
 _DOUBLE, _MORE = 2.0, 1.4
 _MARGIN = 0.1
 _HELD = 0.97
@@ -96,6 +97,8 @@ class PageSteps:
         self.reports = Reports(answers)
         self._limit = self._most = 0
         """At the last report: the limit, and the highest that is allowed."""
+        self.beside_others = False
+        """Whether a page that shows others, too, is heeded: a guest's, which gives way to them."""
         self.forget()
 
     def forget(self) -> None:
@@ -112,6 +115,11 @@ class PageSteps:
         """Prompts or answers are much longer or shorter: twice as many may pay now."""
         self._doubles = True
         """Whether more is twice as many, or 1.4 times."""
+
+    def rest(self) -> None:
+        """Another bound is in force: a step under check stays, and looks begin anew."""
+        self._step = None
+        self._looks.clear()
 
     def decides(self, now: float) -> bool:
         """Whether the page shows this client's sequences alone."""
@@ -136,7 +144,7 @@ class PageSteps:
                     return self._back(step, "could not be judged by the page", now)
                 self._step = None
                 return None
-        if not report.shows_only_us:
+        if not (report.shows_us if self.beside_others else report.shows_only_us):
             looks.clear()
             return None
         if took_s >= _SLOW_S:
@@ -185,6 +193,8 @@ class PageSteps:
             unclear = gain >= _HELD - noise
             if not paid and unclear and lasted_s < _MINUTE_S:
                 return None
+        if not paid and lasted_s < self._long_check_s:
+            return None
         if not paid:
             self._doubles = False
             return self._back(step, f"generated {gain:.0%} of what {step.first} did", now)
@@ -193,7 +203,18 @@ class PageSteps:
 
     @property
     def _check_s(self) -> float:
+        return max(_SHORTEST_CHECK_S, self._settles_s)
+
+    @property
+    def _long_check_s(self) -> float:
         return max(_SHORTEST_CHECK_S, self._answers.latency_s)
+
+    @property
+    def _settles_s(self) -> float:
+        """How long a server shows the work of the limit before."""
+        kv_usage_ratio = self._looks[-1].load.kv_usage_ratio if self._looks else None
+        is_quick = self.beside_others and self._doubles and (kv_usage_ratio or 1.0) < _HALF_KV_RATIO
+        return min(self._answers.latency_s, _SHORTEST_CHECK_S) if is_quick else self._answers.latency_s
 
     @property
     def _is_used(self) -> bool:
@@ -217,7 +238,9 @@ class PageSteps:
 
     def _next(self, now: float) -> tuple[int, str] | None:
         looks, limit = self._looks, self._limit
-        if waits := self.reports.our_waiting(now):
+        is_alone = self.beside_others and looks[-1].shows_only_us
+        grows = is_alone and limit < self._most and not self._cooldowns["more"].lasts(now)
+        if not grows and (waits := self.reports.our_waiting(now)):
             lower = max(math.ceil((1 + _MARGIN) * self.reports.most_running), (limit + 1) // 2)
             if lower > (1 - _MARGIN) * limit or self._cooldowns["queue"].lasts(now):
                 return None
@@ -227,10 +250,10 @@ class PageSteps:
         if (
             limit >= self._most
             or self._cooldowns["more"].lasts(now)
-            or waiting > max(2.0, 0.05 * limit)
+            or (waiting > max(2.0, 0.05 * limit) and not is_alone)
             or (looks[-1].load.kv_usage_ratio or 0.0) >= _FULL_KV_RATIO
             or self._preemptions() > self._preemptions(0)
-            or now - self.reports.began < self._answers.latency_s
+            or now - self.reports.began < self._settles_s
         ):
             return None
         higher = min(self._most, math.ceil((_DOUBLE if self._doubles else _MORE) * limit))
@@ -242,7 +265,7 @@ class PageSteps:
 
     def _latest_verdict(self, step: _Step) -> float:
         unclear_s = 0.0 if step.is_more else _MINUTE_S
-        return step.at + _COUNTS_AFTER_S + self._answers.first_s + _CHECKS_AT_MOST * self._check_s + unclear_s
+        return step.at + _COUNTS_AFTER_S + self._answers.first_s + _CHECKS_AT_MOST * self._long_check_s + unclear_s
 
     def _back(self, step: _Step, why: str, now: float) -> tuple[int, str]:
         """End a step that did not pay."""

@@ -72,11 +72,16 @@ class Report(NamedTuple):
         return min(1.0, self.in_flight / (self.running + self.waiting or 1.0))
 
     @property
-    def shows_only_us(self) -> bool:
-        """Whether there are hardly others, all of ours are shown, and tokens are counted."""
+    def shows_us(self) -> bool:
+        """Whether all of ours are shown, and tokens are counted."""
         if self.load.running is None or self.load.generation_tokens is None or not self.in_flight:
             return False
-        return _LEAST_SHOWN <= (self.running + self.waiting) / self.in_flight <= _MOST_SHOWN
+        return (self.running + self.waiting) / self.in_flight >= _LEAST_SHOWN
+
+    @property
+    def shows_only_us(self) -> bool:
+        """Whether there are hardly others, too."""
+        return self.shows_us and (self.running + self.waiting) / self.in_flight <= _MOST_SHOWN
 
     def standing(self, answer_tokens: float) -> float:
         """Waiting sequences not taken by the next step, as far as this client's answers tell."""

@@ -21,6 +21,7 @@ import math
 
 from batchclient._core.limits.base import REFUSALS, USED_RATIO, Answers, Cooldown, Outcome, Sample, ServerLoad
 from batchclient._core.limits.evidence import Window
+from batchclient._core.limits.guest import GUEST_START
 from batchclient._core.limits.page import PageSteps
 from batchclient._core.limits.reports import Report
 from batchclient._core.limits.trial import LOSS, SHARED, Trial, Turn
@@ -131,6 +132,18 @@ class Search:
     def interrupt(self, now: float) -> None:
         self._end_trial(now)
         self._window = Window(self.limit, 1)
+
+    def be_guest(self, on: bool) -> None:  # noqa: FBT001
+        """Heed the page beside others, too, from a small start; or as usual again."""
+        self._page.beside_others = on
+        if on and self.answers.began == math.inf and self.limit > GUEST_START:
+            self._move(GUEST_START, "a guest begins with few")
+
+    def rest(self, now: float) -> None:
+        """Another bound is in force: try nothing, and keep the number."""
+        if self._trial is not None:
+            self.interrupt(now)
+        self._page.rest()
 
     # Windows and trials --------------------------------------------------------------------------------------------
 

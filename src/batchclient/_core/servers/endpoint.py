@@ -38,6 +38,7 @@ __all__ = ["Endpoint"]
 
 _MOST_PACES = 1024
 _REMOVED = Hold(math.inf, "its removal", math.inf)
+_UNFIT = Hold(math.inf, "a page that shows no load to a guest", math.inf)
 
 
 class Endpoint:
@@ -90,6 +91,10 @@ class Endpoint:
         self.past_outage: ServerOutage | None = None
         """The latest that is over."""
         self.life = Life()
+        self.shows_load = False
+        """Whether its page has shown what runs and what waits."""
+        self.hides_load = ""
+        """Why it shows no load, though asked; empty: it did once, or was not asked yet."""
         self.paces: dict[Subject, Pace] = {}
         self.tell_hold_at = float("-inf")
         """From when on it may be told that refusals hold calls back."""
@@ -149,6 +154,8 @@ class Endpoint:
         """
         if self.leaving:
             return _REMOVED
+        if self.is_unfit:
+            return _UNFIT
         if self.health.ailing and not self.is_hopeless:
             self.health.grow(self.limit.limit, now)
             hold = self.health.hold(now)
@@ -172,6 +179,8 @@ class Endpoint:
             holds.append(self.pause)
         if self.rates is not None:
             holds.append(self.rates.hold(now))
+        if self.is_unfit:
+            holds.append(_UNFIT)
         if self.health.ailing:
             holds.append(self.health.hold(now))
             grows_at = self.health.grows_at
@@ -187,6 +196,11 @@ class Endpoint:
     def is_hopeless(self) -> bool:
         """Whether this is the only endpoint, and a wrong address: nothing is waited for."""
         return self.is_lone and self.health.is_wrong_address
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether a guest cannot be there: it would not see the others."""
+        return self.hides_load != "" and self.limit.is_guest
 
     def answer(self, now: float) -> None:
         """A call was answered."""

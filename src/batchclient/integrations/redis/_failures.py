@@ -131,8 +131,10 @@ class Failures:
         if isinstance(error, ClientClosed):
             return Action.STOP
         if isinstance(error, ConfigError):
-            # Message and client name none, and the servers were asked for theirs in vain.
-            return Action.STOP if error.field == "model" and model is None else Action.DEAD_LETTER
+            # Message and client name none, and the servers were asked for theirs in vain;
+            # or they show a guest no load.
+            is_the_workers = (error.field == "model" and model is None) or error.field == "limit.guest"
+            return Action.STOP if is_the_workers else Action.DEAD_LETTER
         if isinstance(error, BadRequest) and error.retryable:
             # Key and model were good, and are refused for longer than calls wait.
             return Action.STOP if isinstance(error, AuthenticationFailed) else Action.RELEASE
