@@ -65,7 +65,7 @@ def test_from_a_small_start_it_finds_what_the_server_runs_and_leaves_a_place():
     assert place.run(15.0) == 63
     assert [limit for _, limit in place.changes] == [16, 32, 64, 128, 63]
     assert place.limits[0].reason == "a guest: the server runs 64, and others have 0"
-    place.run(70.0)
+    place.run(65.0)
     assert place.free() == 1
 
 
@@ -127,7 +127,7 @@ def test_a_colleague_of_one_chat_a_second_is_not_fought_each_second():
     chats = settled(others=lambda now: 1 if now > 60.0 and now % 2 else 0)
     chats.run(61.0)
     before = len(chats.changes)
-    chats.run(72.0)
+    chats.run(69.0)
     assert chats.limit == 62
     assert len(chats.changes) == before, "it stays in mind between two chats"
 

@@ -173,7 +173,8 @@ class Guest:
         capacity, left = self._capacity, self._capacity - others
         more = self.load + max(1.0, _STEP * (capacity or self.load))
         if not capacity:
-            self.load, self.reason = more, "a guest: it is not known what the server runs"
+            # The reason is that of the search.
+            self.load, self.reason = more, "" if more == math.inf else "a guest: more may run"
             return
         load = max(
             capacity - max(1, math.ceil(_SPARE_RATIO * others)),

@@ -15,6 +15,8 @@ Rules:
   they last 3 s and a mean latency. Both last 40 steps of the engine, or twice that time, since its
   counters move once a step: a sequence makes a token a step, so a step takes what runs, over tokens
   per second.
+- A guest, which begins with few, doubles after 1.5 s if that pays by then, and the KV cache has
+  room for twice as much.
 - Twice as many stay for a gain of a twentieth, 1.4 times for its share of that (2.4 %), and for two
   standard errors: such steps come again for as long as the work lasts, and chance would add up.
   More goes back at once for preemptions. Less goes back if it generates less than 0.97, clearly or
@@ -41,6 +43,7 @@ __all__ = ["PageSteps"]
 _COUNTS_AFTER_S = 1.0
 _SLOW_S = 2.0
 _SHORTEST_CHECK_S = 3.0
+_QUICK_CHECK_S = 1.5
 _CHECKS_AT_MOST = 4
 _CHECKS_MEASURED = 2
 """Of long prompts and short answers, what runs makes far less than a token a step."""
@@ -203,18 +206,17 @@ class PageSteps:
 
     @property
     def _check_s(self) -> float:
-        return max(_SHORTEST_CHECK_S, self._settles_s)
+        return _QUICK_CHECK_S if self._is_quick else self._long_check_s
 
     @property
     def _long_check_s(self) -> float:
         return max(_SHORTEST_CHECK_S, self._answers.latency_s)
 
     @property
-    def _settles_s(self) -> float:
-        """How long a server shows the work of the limit before."""
+    def _is_quick(self) -> bool:
+        """Whether a doubling may show soon that it pays: to a guest, with a cache that has much room."""
         kv_usage_ratio = self._looks[-1].load.kv_usage_ratio if self._looks else None
-        is_quick = self.beside_others and self._doubles and (kv_usage_ratio or 1.0) < _HALF_KV_RATIO
-        return min(self._answers.latency_s, _SHORTEST_CHECK_S) if is_quick else self._answers.latency_s
+        return self.beside_others and self._doubles and (kv_usage_ratio or 1.0) < _HALF_KV_RATIO
 
     @property
     def _is_used(self) -> bool:
@@ -253,7 +255,7 @@ class PageSteps:
             or (waiting > max(2.0, 0.05 * limit) and not is_alone)
             or (looks[-1].load.kv_usage_ratio or 0.0) >= _FULL_KV_RATIO
             or self._preemptions() > self._preemptions(0)
-            or now - self.reports.began < self._settles_s
+            or now - self.reports.began < (_QUICK_CHECK_S if self._is_quick else self._answers.latency_s)
         ):
             return None
         higher = min(self._most, math.ceil((_DOUBLE if self._doubles else _MORE) * limit))
