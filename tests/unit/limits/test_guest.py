@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from tests.core import Limit, Search, ServerLoad
+from tests.core import Limit, Objective, Search, ServerLoad
 from tests.unit.limits.samples import sample
 
 
@@ -225,3 +225,10 @@ def test_without_it_others_change_nothing():
         place.limits = [Limit(Search(16))]
         limit = place.run(9.0)
         assert (limit > 16) is (others == 0), "beside others the page moves nothing"
+
+
+def test_an_objective_lowers_a_guest_further():
+    place = Place(64)
+    place.limits = [Limit(Search(64), [Objective(1.0)], guest=True)]
+    # Answers take 2 s.
+    assert place.run(150.0) == 33

@@ -46,7 +46,8 @@ _PAGE_AGE_S = 0.1
 _LEAST_REPORTS = 3
 _STEADY_RATIO = 0.9
 _FULL_KV_RATIO, _MUCH_KV_RATIO = 0.9, 0.8
-_HELD_RATIO = 0.95
+_HELD_RATIO, _LEAST_HELD_RATIO = 0.95, 0.8
+"""Of the tokens per second: while a queue still stands, and in any case."""
 _RISE = 0.05
 _RISE_AFTER_S = 4.0
 _MINUTE_S = 60.0
@@ -120,7 +121,8 @@ class Guest:
         """Forget a capacity that does not hold."""
         if now >= self._judge_at:
             self._judge_at = math.inf
-            if not others and self._per_s < _HELD_RATIO * self._was_per_s:
+            held = self._per_s / max(1.0, self._was_per_s)
+            if not others and held < (_HELD_RATIO if self._queue else _LEAST_HELD_RATIO):
                 self._capacity = 0.0
                 self._capacity_rests.begin(now)
         if now >= self._until:
