@@ -115,6 +115,17 @@ def test_a_load_that_was_not_seen_is_refused_with_the_pilot_that_shows_it(ask, o
     assert f"a pilot of a minute shows it: batchclient map IN -o OUT {pilot}" in told
 
 
+def test_one_row_is_a_job_too(ask, tmp_path):
+    (told,) = plans_of(ask, write_rows(tmp_path / "in.jsonl", rows(1, 5)), "--limit", 8)
+    assert 0 < told["seconds"][0]
+
+
+def test_a_job_longer_than_what_is_run_goes_on_as_its_middle_did(ask, seen, tmp_path):
+    (told,) = plans_of(ask, write_rows(tmp_path / "in.jsonl", rows(4000, 5)), "--limit", 64)
+    rows_seen, limit = LIMITS[-1]
+    assert told["seconds"][1] == pytest.approx(4000 / rows_seen * seen[1][limit], rel=0.25)
+
+
 def test_more_servers_may_share_what_one_has_seen(ask, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", rows(80, 5))
     assert ask(source, "--limit", 80)[0] == 2

@@ -42,7 +42,7 @@ _ROWS, _WAVES = 1000, 3
 """Rows that run, or what fills the servers so often; a longer job goes on as the middle did."""
 _NEARLY, _FEW = 0.25, 0.05
 """Lengths so near to those seen are seen, too; and this share of the rows may be further away."""
-_LEFT_OUT = 0.05
+_LEFT_OUT = 0.03
 """What the formula leaves out, as a relative standard error."""
 _Z = 1.645
 _PILOT = 200
@@ -180,10 +180,11 @@ def _plan(seen: Fit, count: int, lengths: Lengths, servers: int, limit: int, pri
     rows = lengths if len(lengths) == size else random.Random(0).choices(lengths, k=size)  # noqa: S311
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         ends, load = runner.run(_run(seen, rows, servers, limit))
-    early, late = size * 3 // 10, size * 8 // 10
-    seconds = ends[-1] + (count - size) * (ends[late] - ends[early]) / (late - early)
+    seconds, early, late = ends[-1], size * 3 // 10, size * 8 // 10
+    if count > size:
+        seconds += (count - size) * (ends[late] - ends[early]) / (late - early)
     prompt, answer = map(fmean, zip(*rows, strict=True))
-    reach = math.exp(_Z * math.hypot(seen.spread(load, prompt, answer), _LEFT_OUT))
+    reach = math.exp(_Z * math.hypot(seen.spread(load, prompt, answer), seen.unsteady, _LEFT_OUT))
     times = [seconds / reach, seconds, seconds * reach]
     return {
         "servers": servers,

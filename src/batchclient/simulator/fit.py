@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from functools import partial
+from itertools import groupby
 from operator import mul
 from statistics import median, stdev
 from typing import NamedTuple
@@ -27,9 +28,7 @@ _LEAST_RANGE = 1.5
 """The high loads over the low ones, at least."""
 _LEAST_SHARE = 0.8
 """If the rows are less of what was in flight, there were other calls."""
-_WORTH = 0.97
-"""A knee leaves so much of the squares at most; else there is none."""
-_KNEES, _PASSES, _ROUNDS, _BLOCKS, _DRAWS = 24, 3, 300, 20, 40
+_KNEES, _PASSES, _ROUNDS, _BLOCKS, _DRAWS, _CLOSE = 24, 3, 300, 20, 40, 4
 
 
 class NotSeen(ValueError):
@@ -56,20 +55,24 @@ class Fit:
         profile: with no bounds of its own: nothing is known beyond ``most``.
         away_s: how long a row is under way beside the engine: client, network, API server.
         least, most: sequences that a server had in flight.
-        costs: of the fit, and of fits to redrawn rows; see ``_terms``.
+        unsteady: how much the fifths of the rows differ from what is told of them, as a relative
+            standard deviation.
+        costs: of the fit, and of fits to redrawn rows: the knee, and the others as in ``_terms``.
     """
 
     profile: Profile
     away_s: float
     least: float
     most: int
-    costs: Sequence[Sequence[float]]
+    unsteady: float
+    costs: Sequence[tuple[float, Sequence[float]]]
 
     def spread(self, load: float, prompt_tokens: float, output_tokens: float) -> float:
         """Return the relative standard error of what such rows cost with so many in flight."""
-        beyond = 1.0 if not self.profile.compute_s else max(1.0, load * self.profile.compute_s / self.profile.step_s)
-        terms = _terms(output_tokens, beyond, load, load * prompt_tokens)
-        best, *drawn = (sum(map(mul, costs, terms)) for costs in self.costs)
+        best, *drawn = (
+            sum(map(mul, costs, _terms(output_tokens, max(1.0, load / knee), load, load * prompt_tokens)))
+            for knee, costs in self.costs
+        )
         return float(stdev(drawn, best) / best)
 
 
@@ -94,25 +97,39 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
     low, high = loads[len(loads) // 20], loads[-1 - len(loads) // 20]
     if high < _LEAST_RANGE * low:
         raise NotSeen(f"its rows all had some {high:.0f} others beside them, and one load tells nothing of another")
-    knees = [math.inf, *(loads[len(loads) * place // _KNEES] for place in range(1, _KNEES))]
-    seen = [*zip(calls, _beside(calls, servers, knees), strict=True)]
-    of_knees = [
-        [_terms(call.output_tokens, beyond[place], load, prompts) for call, (load, prompts, *beyond) in seen]
-        for place in range(len(knees))
-    ]
+    knees = [math.inf, *(low * (high / low) ** (place / _KNEES) for place in range(_KNEES))]
     seconds = [call.seconds for call in calls]
     weights = [1 / each for each in seconds]
+    pace: Callable[[float], float] = lambda _: 1.0  # noqa: E731
     for _ in range(_PASSES):
-        found = [(*_least_squares(terms, seconds, weights), place) for place, terms in enumerate(of_knees)]
-        _, best, place = min(found) if min(found)[0] < _WORTH * found[0][0] else found[0]
+        beside = _beside(calls, servers, knees, pace)
+        of_knees = [
+            [
+                _terms(call.output_tokens, of[place], load, prompts)
+                for call, (load, prompts, *of) in zip(calls, beside, strict=True)
+            ]
+            for place in range(len(knees))
+        ]
+        found = sorted((*_least_squares(terms, seconds, weights), place) for place, terms in enumerate(of_knees))
+        _, best, place = found[0]
         # Relative to what is told of a row, not to what it took by chance.
         weights = [1 / sum(map(mul, best, terms)) for terms in of_knees[place]]
-    size = -(-len(calls) // _BLOCKS)
-    rows = [*zip(of_knees[place], seconds, weights, strict=True)]
-    blocks = [rows[start : start + size] for start in range(0, len(rows), size)]
-    rng = random.Random(seed)  # noqa: S311
-    drawn = (chain.from_iterable(rng.choices(blocks, k=len(blocks))) for _ in range(_DRAWS))
-    redrawn = [_least_squares(*zip(*each, strict=True))[1] for each in drawn]
+        pace = partial(_pace, knees[place], best[0], best[1])
+    fifth = -(-len(calls) // 5)
+    fifths = [slice(start, start + fifth) for start in range(0, len(calls), fifth)]
+    unsteady = stdev(sum(seconds[each]) / sum(1 / weight for weight in weights[each]) for each in fifths)
+    costs = [(knees[place], best)]
+    rng, size = random.Random(seed), -(-len(calls) // _BLOCKS)  # noqa: S311
+    blocks = [range(start, min(start + size, len(calls))) for start in range(0, len(calls), size)]
+    for _ in range(_DRAWS):
+        chosen = [each for block in rng.choices(blocks, k=len(blocks)) for each in block]
+        drawn = [[column[each] for each in chosen] for column in (seconds, weights)]
+        of_drawn = (
+            (*_least_squares([of_knees[knee][each] for each in chosen], *drawn), knees[knee])
+            for *_, knee in found[:_CLOSE]
+        )
+        _, redrawn, knee = min(of_drawn)
+        costs.append((knee, redrawn))
     step_s, sequence_s, prefill_token_s, away_s = best
     profile = Profile(
         "fitted",
@@ -126,7 +143,7 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
         kv_tokens=1_000_000_000,
     )
     most = sorted(call.in_flight for call in calls)[-1 - len(calls) // 20]
-    return Fit(profile, away_s, low, most, [best, *redrawn])
+    return Fit(profile, away_s, low, most, unsteady, costs)
 
 
 def _terms(tokens: float, beyond: float, load: float, prompt_tokens: float) -> tuple[float, ...]:
@@ -137,18 +154,32 @@ def _terms(tokens: float, beyond: float, load: float, prompt_tokens: float) -> t
     return tokens * beyond, tokens * load, prompt_tokens, 1.0
 
 
-def _beside(calls: Sequence[Call], servers: int = 1, knees: Sequence[float] = ()) -> list[tuple[float, ...]]:
-    """Return of each row the mean load, the tokens of prompts that came, and ``beyond``."""
+def _pace(knee: float, step_s: float, sequence_s: float, load: float) -> float:
+    """Steps a second."""
+    return 1 / max(step_s * max(1.0, load / knee) + sequence_s * load, 1e-9)
+
+
+def _beside(
+    calls: Sequence[Call],
+    servers: int = 1,
+    knees: Sequence[float] = (),
+    pace: Callable[[float], float] = lambda _: 1.0,
+) -> list[tuple[float, ...]]:
+    """Return of each row the mean load, the tokens of prompts that came, and ``beyond``.
+
+    Means are over steps: ``pace`` tells how many there are in a second with a load.
+    """
     changes = [(call.sent, True, place) for place, call in enumerate(calls)]
     changes += [(call.sent + call.seconds, False, place) for place, call in enumerate(calls)]
     at, in_flight, prompts = calls[0].sent, 0, 0.0
-    areas = [0.0] * (len(knees) + 1)
+    areas = [0.0] * (len(knees) + 2)
     before: dict[int, tuple[float, Sequence[float]]] = {}
     found: dict[int, tuple[float, ...]] = {}
     for now, together in groupby(sorted(changes), lambda change: change[0]):
         load, came = in_flight / servers, prompts
-        heights = [load, *(max(1.0, load / knee) for knee in knees)]
-        areas = [area + (now - at) * height for area, height in zip(areas, heights, strict=True)]
+        steps = (now - at) * pace(load)
+        heights = [1.0, load, *(max(1.0, load / knee) for knee in knees)]
+        areas = [area + steps * height for area, height in zip(areas, heights, strict=True)]
         at = now
         for _, begins, place in together:
             in_flight += 1 if begins else -1
@@ -156,11 +187,9 @@ def _beside(calls: Sequence[Call], servers: int = 1, knees: Sequence[float] = ()
                 before[place] = came, areas
                 prompts += calls[place].prompt_tokens / servers
             else:
-                came_before, areas_before = before.pop(place)
-                load, *beyond = (
-                    (area - then) / calls[place].seconds for area, then in zip(areas, areas_before, strict=True)
-                )
-                found[place] = load, prompts - came_before, *beyond
+                came_before, then = before.pop(place)
+                whole, load, *beyond = (area - each for area, each in zip(areas, then, strict=True))
+                found[place] = load / whole, prompts - came_before, *(each / whole for each in beyond)
     return [found[place] for place in range(len(calls))]
 
 
