@@ -693,6 +693,7 @@ class BatchClient(_Calls):
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
+        finish_by_s: float | None = None,
         **params: Any,
     ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
@@ -735,6 +736,13 @@ class BatchClient(_Calls):
                 for.
             progress: called with a ``MapProgress`` in the event loop, at most four times a second,
                 and at the end. An error of the function is logged once, and ends nothing.
+            finish_by_s: seconds from the map's beginning in which it is to end. The client leaves
+                places at the servers to others (as ``AdaptiveLimit(guest=True)``), as long as the
+                forecast of each minute, by its 90 % bound, keeps that time; else it goes on as
+                usual. ``progress`` is told which, and when the map ends. All calls of the client
+                are concerned; of several such maps one that has no time is enough. The number of
+                documents has to be known, by ``len()``, and ``limit`` is to be left to the client.
+                Where a server does not show its load, the map goes as usual.
             params: as for the call.
 
         Returns:
@@ -756,7 +764,8 @@ class BatchClient(_Calls):
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
+            params=params,
         )  # fmt: skip
         return await gather(self._engine, job, return_exceptions=return_exceptions)
 
@@ -837,6 +846,7 @@ class BatchClient(_Calls):
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
+        finish_by_s: float | None = None,
         **params: Any,
     ) -> RowStream[Any]:
         """Make one call per document and yield the results as they come.
@@ -855,8 +865,8 @@ class BatchClient(_Calls):
             response_model, repair, fail_if, params: as for ``batch_map``.
             look_ahead: documents read ahead of the rows yielded, at most; the default is that of
                 ``batch_map``.
-            journal, progress: as for ``batch_map``. With a journal an answer is yielded once it is
-                on the disk.
+            journal, progress, finish_by_s: as for ``batch_map``. With a journal an answer is
+                yielded once it is on the disk. While results are not taken, no time is won.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -871,7 +881,8 @@ class BatchClient(_Calls):
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
+            params=params,
         )  # fmt: skip
         return RowStream(make_map(self._engine, job))
 

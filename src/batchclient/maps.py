@@ -65,6 +65,7 @@ from batchclient.types import AnswerT, MapProgress, MapResult
 
 if TYPE_CHECKING:
     from batchclient._maps.fail_if import FailIf
+    from batchclient._maps.finish_by import FinishBy, Pace
     from batchclient._maps.journaled import Journaled
     from batchclient._maps.progress import Ticker
     from batchclient._maps.repairs import Repairs
@@ -146,6 +147,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         ticker: Ticker | None = None,
         repairs: Repairs,
         fail_if: FailIf | None = None,
+        finish_by: FinishBy | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -196,6 +198,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._ticker = ticker
         self.repairs = repairs
         self._fail_if = fail_if
+        self.finish_by = finish_by
+        """Keeps the time by which the map has to end, if there is one."""
         self._counts = Counts()
         self.kinds: Kinds | None = None
         """The rows handed out, where somebody wants to know of what kinds they are."""
@@ -261,6 +265,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._closed = True
         if self._ticker is not None:
             self._ticker.stop()
+        if self.finish_by is not None:
+            self.finish_by.stop()
         if self._journaled is not None:
             self._journaled.close()
         if self._runner is not None:
@@ -335,6 +341,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def progress(self) -> MapProgress:
         """How far the map is."""
         rows, runner = self.counts, self._runner
+        pace = self.pace
         return MapProgress(
             read=rows.read,
             answered=rows.answered,
@@ -347,7 +354,14 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             completion_tokens=rows.completion_tokens,
             seconds=0.0 if runner is None else runner.backend.now() - self._began_at,
             invalid=rows.invalid,
+            is_guest=None if pace is None else pace.is_guest,
+            ends_s=None if pace is None or pace.ends is None else (pace.ends.low, pace.ends.high),
         )
+
+    @property
+    def pace(self) -> Pace | None:
+        """How the map goes on, where it has to end in time."""
+        return None if self.finish_by is None else self.finish_by.pace
 
     @property
     def all_ended(self) -> bool:
@@ -479,6 +493,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         runner.maps.add(self)
         if self._ticker is not None:
             self._ticker.start(runner)
+        if self.finish_by is not None:
+            self.finish_by.owner = self._weakly
+            self.finish_by.start(runner)
 
     def _take(self) -> Row | None:
         if self._ordered:
@@ -565,6 +582,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _count(self, index: int, row: Row, *, reused: bool) -> None:
         self._counts.add(row, reused=reused)
+        if self.finish_by is not None:
+            self.finish_by.end(index, row, reused=reused)
         self._announce(index)
 
     def _announce(self, index: int) -> None:
@@ -736,6 +755,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Send a row, or ask the journal for it."""
         request = row.request
         assert request is not None, "the row was prepared"
+        if self.finish_by is not None:
+            self.finish_by.begin(row)
         row.own_id = own_id_of(row.document)
         if self._journaled is not None or row.own_id is None:
             row.key, row.n = self._identify(row, request)

@@ -283,6 +283,7 @@ class _MapArguments(TypedDict, total=False):
     fail_if: Sequence[str]
     journal: "str | os.PathLike[str] | Journal | HeldJournal | None"
     progress: "Callable[[MapProgress], object] | None"
+    finish_by_s: float | None
 
 
 class _Validated(TypedDict, total=False):

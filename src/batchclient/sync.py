@@ -16,7 +16,7 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from batchclient._client.maps import MapJob, make_map
+from batchclient._client.maps import MapJob, count_of, make_map
 from batchclient._maps.arrow import ArrowTable, documents_of
 from batchclient._maps.repair import Repair
 from batchclient._maps.results import Results, check_documents
@@ -311,6 +311,7 @@ class SyncBatchClient:
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
+        finish_by_s: float | None = None,
         **params: Any,
     ) -> MapResults[Any]:
         """Make one call per document and return the answers in input order.
@@ -321,7 +322,7 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                session, look_ahead, response_model, repair, fail_if, params: as for
+                session, look_ahead, response_model, repair, fail_if, finish_by_s, params: as for
                 ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
@@ -336,7 +337,8 @@ class SyncBatchClient:
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
+            params=params,
         )  # fmt: skip
         answered = self._make_map(job)
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
@@ -432,6 +434,7 @@ class SyncBatchClient:
         fail_if: Sequence[str] = (),
         journal: str | os.PathLike[str] | Journal | HeldJournal | None = None,
         progress: Callable[[MapProgress], object] | None = None,
+        finish_by_s: float | None = None,
         **params: Any,
     ) -> SyncRowStream[Any]:
         """Make one call per document and yield the results as they come.
@@ -443,7 +446,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, session,
-                look_ahead, response_model, repair, fail_if, params: as for
+                look_ahead, response_model, repair, fail_if, finish_by_s, params: as for
                 ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
@@ -456,7 +459,8 @@ class SyncBatchClient:
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, params=params,
+            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
+            params=params,
         )  # fmt: skip
         return self._make_map(job)
 
@@ -464,7 +468,9 @@ class SyncBatchClient:
         """Make the map of ``BatchClient``; its documents and its prompt function stay in this thread."""
         documents, feed = _fed(job.docs, "docs")
         prompt = job.prompt if callable(job.prompt) else None
-        fed = replace(job, docs=feed, prompt=job.prompt if prompt is None else feed.take_prompt)
+        fed = replace(
+            job, docs=feed, count=count_of(job.docs), prompt=job.prompt if prompt is None else feed.take_prompt
+        )
         return self._taken(self._bridge.ask(make_map, self._client._engine, fed), feed, documents, prompt)
 
     def _taken(

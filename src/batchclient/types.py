@@ -516,6 +516,9 @@ class MapProgress:
         prompt_tokens, completion_tokens: of this run's answers, as the servers counted them.
         seconds: since the map began.
         invalid: answers that did not fit ``response_model``, also where a later one did.
+        is_guest: of a map with ``finish_by_s`` whether it leaves places to others now.
+        ends_s: when it ends if it goes on like this, seconds since it began: the 90 % interval, or
+            ``None`` while that is not known.
     """
 
     read: int
@@ -529,3 +532,5 @@ class MapProgress:
     completion_tokens: int
     seconds: float
     invalid: int = 0
+    is_guest: bool | None = None
+    ends_s: tuple[float, float] | None = None

@@ -83,6 +83,23 @@ def test_where_no_load_is_shown_every_call_ends_and_nothing_is_sent_again():
     assert play.endpoints[0].blocked_by == "a page that shows no load to a guest"
 
 
+def test_a_guest_that_may_go_as_usual_does_so_where_no_load_is_shown_and_no_call_ends():
+    play = Playbook([Limit(Search(2))], max_size=1)
+    play >> GuestChanged(True, or_usual=True)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a", "send b"]
+    play >> LoadHidden(0, NO_PAGE) << []
+    assert play.scheduler.no_guest == f"endpoint 0 {NO_PAGE}"
+    play >> answered(a) << ["resolve a", "send c"]
+    play >> LoadHidden(0, NO_PAGE) << []
+    # Asked for again, it is none at once.
+    play >> GuestChanged(False) >> GuestChanged(True, or_usual=True) << []
+    assert play.scheduler.no_guest == f"endpoint 0 {NO_PAGE}"
+    play >> shown(2)
+    play >> GuestChanged(True, or_usual=True)
+    assert play.scheduler.no_guest == "", "the page is there now"
+
+
 def test_a_page_that_shows_not_what_waits_is_none_for_a_guest():
     for load in (ServerLoad(running=2), ServerLoad(waiting=0), ServerLoad(kv_usage_ratio=0.1)):
         play = guests(2)

@@ -21,6 +21,7 @@ import anyio.lowlevel
 from batchclient._calls.call import PLAIN, Call, Manner
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.make import LABELS
+from batchclient._checks import check_number, refused
 from batchclient._client.engine import Engine, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
@@ -39,9 +40,10 @@ from batchclient.types import NOT_GIVEN, MapProgress, MapResults, NotGiven
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from batchclient._maps.finish_by import FinishBy
     from batchclient.journal import HeldJournal, Journal
 
-__all__ = ["LEAST_LOOK_AHEAD", "MapJob", "gather", "make_map"]
+__all__ = ["LEAST_LOOK_AHEAD", "MapJob", "count_of", "gather", "make_map"]
 
 _MAPPED = ("complete", "chat", "embed", "classify")
 """The calls that a map makes where its documents do not name their own."""
@@ -94,7 +96,10 @@ class MapJob:
     fail_if: Sequence[str]
     journal: str | os.PathLike[str] | Journal | HeldJournal | None
     progress: Callable[[MapProgress], object] | None
+    finish_by_s: float | None
     params: Mapping[str, Any]
+    count: int | None = None
+    """The documents, where ``docs`` itself has no ``len()`` any more."""
 
     def __repr__(self) -> str:
         # Tracebacks with values show it: no prompt, and no field of the caller's.
@@ -238,8 +243,39 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         journaled=journaled,
         repairs=Repairs(job.repair, partial(_make_again, engine)),
         fail_if=bounds,
+        finish_by=None if job.finish_by_s is None else _finish_by(engine, job, job.finish_by_s),
         ticker=None if job.progress is None else Ticker(engine.callbacks.hook("progress", job.progress)),
     )
+
+
+def _finish_by(engine: Engine, job: MapJob, finish_by_s: float) -> FinishBy:
+    """Return what keeps a map's time.
+
+    Raises:
+        ConfigError: the time is wrong, the client's limit leaves nothing to decide, or nobody knows
+            how many documents there are.
+    """
+    from batchclient._maps.finish_by import FinishBy  # few maps have to end in time
+
+    check_number("finish_by_s", finish_by_s, above=0)
+    limit = engine.settings.limit
+    if isinstance(limit, int):
+        raise refused("finish_by_s", f"a guest's limit is found, and limit={limit} is fixed; leave limit out")
+    if limit.guest:
+        raise refused("finish_by_s", "the client is always a guest, by limit; leave AdaptiveLimit(guest=True) out")
+    count = count_of(job.docs) if job.count is None else job.count
+    if count is None:
+        why = "it needs the number of documents, and this iterable does not tell it"
+        raise refused("finish_by_s", f"{why}; give a list, a table, or an object with len()")
+    return FinishBy(lambda: finish_by_s, count)
+
+
+def count_of(docs: Any) -> int | None:
+    """Return how many documents there are; ``None``: nobody knows."""
+    try:
+        return len(docs)
+    except TypeError:
+        return None
 
 
 def _check_calls(engine: Engine, job: MapJob, kind: Kind, fields: Mapping[str, Any]) -> Shape:

@@ -79,11 +79,14 @@ _ALL = (
     Event("group_made_again", _WARNING, (), "a worker's consumer group was gone"),
     Event("messages_left", _WARNING, (), "a worker ends without Redis; other workers get its messages later"),
     Event("servers_ill", _WARNING, ("reason",), "a worker's calls fail in a row; one message at a time is tried"),
+    Event("map_late", _WARNING, ("late_s",), "a map will end later than its `finish_by_s`; said once"),
+    Event("no_guest", _WARNING, ("reason",), "a server shows no load: `finish_by_s` goes as usual; said once"),
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
     Event(
         "calls_held", _INFO, ("endpoint", "reason"), "calls wait, since a server refused others; said once a minute"
     ),
+    Event("manner_changed", _INFO, ("guest",), "a map with `finish_by_s` goes on as a guest, or as usual"),
     Event("server_known", _INFO, ("endpoint", "server"), "which server an endpoint is"),
     Event("no_lists", _INFO, ("endpoint", "reason"), "a server takes no lists, and gets calls singly; said once"),
     Event("metrics_page_absent", _INFO, ("endpoint", "reason"), "a server's load is not watched; said once"),

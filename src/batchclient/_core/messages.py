@@ -164,9 +164,13 @@ class LoadHidden:
 
 @dataclass(slots=True, eq=False)
 class GuestChanged:
-    """Be a guest at all servers from now on, also at those added later, or no longer."""
+    """Be a guest at all servers from now on, also at those added later, or no longer.
+
+    ``or_usual``: where a server shows no load, be none, instead of ending the calls there.
+    """
 
     on: bool
+    or_usual: bool = False
 
 
 @dataclass(slots=True, eq=False)

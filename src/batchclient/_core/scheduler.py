@@ -140,6 +140,9 @@ class Scheduler:
         """When to grant again though nothing else happens."""
         self._fresh_calls = False
         self._model_wanted = False
+        self._or_usual = False
+        self.no_guest: str = ""
+        """Why a guest is none, where one goes as usual at a server that shows no load; else empty."""
         self._has_unfit = False
         """Whether a guest was refused at a server."""
         self._draining = False
@@ -325,6 +328,9 @@ class Scheduler:
 
     def _be_guest(self, event: GuestChanged, now: float) -> None:
         self._fleet.be_guest(event, now)
+        self._or_usual = event.or_usual
+        if event.on:
+            self.no_guest = ""
         self._refuse_guest(now)
 
     def _hide_load(self, event: LoadHidden, now: float) -> bool:
@@ -338,6 +344,10 @@ class Scheduler:
     def _refuse_guest(self, now: float) -> bool:
         """End a guest's calls in flight at servers that show no load; return whether there are any."""
         unfit = self._fleet.unfit
+        if unfit and self._or_usual:
+            self.no_guest = f"{unfit[0].shown_name} {unfit[0].hides_load}"
+            self._fleet.be_guest(GuestChanged(on=False), now)
+            return True
         self._has_unfit = bool(unfit)
         batches = [batch for endpoint in unfit for batch in endpoint.open.values()]
         requests = [request for batch in batches for request in batch.requests]

@@ -62,7 +62,9 @@ def total(rows: Rows, others: int, mean_size: float) -> Interval:
     return _around(others * mean, others * error, len(rows))
 
 
-def seconds(looks: Sequence[Look], limit: int, rows: Rows, others: int, mean_size: float) -> Interval:
+def seconds(
+    looks: Sequence[Look], limit: int, rows: Rows, others: int, mean_size: float, done: float | None = None
+) -> Interval:
     """Forecast how long the other rows take.
 
     Args:
@@ -70,6 +72,7 @@ def seconds(looks: Sequence[Look], limit: int, rows: Rows, others: int, mean_siz
         limit: sequences that may be in flight now.
         rows: of the pilot that were sent, with their output tokens.
         others, mean_size: as for ``total``.
+        done: rows, of the mean length of ``rows``, that the looks have seen; ``None``: all of them.
     """
     spans = [(after.at - each.at, each) for each, after in pairwise(looks) if each.in_flight]
     area = sum(span * each.in_flight for span, each in spans)
@@ -86,7 +89,7 @@ def seconds(looks: Sequence[Look], limit: int, rows: Rows, others: int, mean_siz
     mean, error = _mean(rows, others, mean_size)
     tokens = sum(number for _, number in rows) / len(rows)
     by_tokens, error = (mean / tokens, error / tokens) if tokens else (by_size, 0.0)
-    work = area / len(rows) * others
+    work = area / (done or len(rows)) * others
     fast, slow = sorted((work / steady, work / load))
     middle = (fast + slow) / 2
     # A place between two bounds, each as likely as another: a twelfth of the square.

@@ -41,6 +41,11 @@ class Core(Protocol):
         ...
 
     @property
+    def no_guest(self) -> str:
+        """Why no guest can be at the servers, where one goes as usual then; else empty."""
+        ...
+
+    @property
     def endpoint(self) -> Callable[[int], EndpointStatistics | None]:
         """Return a snapshot of one endpoint."""
         ...

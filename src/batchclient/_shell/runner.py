@@ -62,10 +62,10 @@ from batchclient._shell.backend import Backend, Cancellable
 from batchclient._shell.exchange import BodyTimeouts, Exchanges
 from batchclient._shell.fronts import Core, Tracing
 from batchclient._shell.log import Decision, EndpointLog
-from batchclient._shell.pages import NO_PAGES, Page, PageTimes
+from batchclient._shell.pages import Page, PageTimes
 from batchclient._shell.servers import DialectChoice, ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
-from batchclient.errors import BatchClientError, ClientClosed, ConfigError
+from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
@@ -153,6 +153,8 @@ class Runner:
         """Output tokens of answers that were cut off, and gone on with."""
         self.invalid = 0
         """Answers that do not fit ``response_model``, and have no other fault."""
+        self._wishes: dict[object, bool] = {}
+        """Of maps that have to end in time: whether they may be guests."""
         self._drained = anyio.Event()
         self.over: bool = False
         """Whether all is closed."""
@@ -291,15 +293,20 @@ class Runner:
                     closing.push_async_callback(server.transport.aclose)
                     closing.push_async_callback(server.watcher.aclose)
 
-    def be_guest(self, on: bool) -> None:  # noqa: FBT001
-        """Leave places to others at every server from now on, or no longer.
+    def wish(self, who: object, is_guest: bool | None) -> None:  # noqa: FBT001
+        """Be a guest while all that have a wish may be guests; ``None``: this one has none any more."""
+        was = bool(self._wishes) and all(self._wishes.values())
+        self._wishes.pop(who, None)
+        if is_guest is not None:
+            self._wishes[who] = is_guest
+        is_now = bool(self._wishes) and all(self._wishes.values())
+        if is_now is not was and self._watches_load and not self.ended:
+            self.tell(GuestChanged(is_now, or_usual=True))
 
-        Raises:
-            ConfigError: the servers are not asked how busy they are.
-        """
-        if on and not self._watches_load:
-            raise ConfigError(f"limit.guest: {NO_PAGES}", field="limit.guest")
-        self.tell(GuestChanged(on))
+    @property
+    def no_guest(self) -> str:
+        """Why no guest can be at the servers, if so."""
+        return self.core.no_guest if self._watches_load else "the servers are not asked for their metrics pages"
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""

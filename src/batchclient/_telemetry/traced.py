@@ -208,6 +208,11 @@ class TracedCore:
         return self._core.total_limit
 
     @property
+    def no_guest(self) -> str:
+        """As the core's."""
+        return self._core.no_guest
+
+    @property
     def held_back(self) -> int:
         """See ``Scheduler``."""
         return self._core.held_back

@@ -84,6 +84,7 @@ class Reading:
         answers: tokens of all answers, at most; ``None``: a row has no bound.
         first, call: the first usable row's prompt, and its call.
         sizes: how many prompts have how many bytes.
+        bytes: of all prompts together, as they are sent.
         drawn: prompts at random.
         longest: a heap of the longest prompts.
 
@@ -101,7 +102,7 @@ class Reading:
         params: Mapping[str, Any] | None = None,
         retries: Mapping[str, Any] | None = None,
     ) -> None:
-        self.rows = self.unusable = self.duplicates = 0
+        self.rows = self.unusable = self.duplicates = self.bytes = 0
         self.faults: list[str] = []
         self.answers: int | None = 0
         self.first: Any = None
@@ -142,6 +143,7 @@ class Reading:
         self.duplicates += self._seen.number(hash(wire)) > 0
         most = most_of(made.call, merged(self._params, made.params), self._retries)
         self.answers = None if most is None or self.answers is None else self.answers + most
+        self.bytes += len(wire)
         size = len(text.encode())
         self.sizes[size] += 1
         prompt = _Prompt(size, self.rows, row, text if size <= _LONGEST_COUNTED_BYTES else "")

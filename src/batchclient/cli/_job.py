@@ -26,6 +26,7 @@ from batchclient._maps.kinds import UNUSABLE, Kinds
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._audit import Audit
+from batchclient.cli._finish_by import manner_in_words
 from batchclient.cli._giving_up import MOST_REFUSALS, OUT_OF_USE, GivingUp
 from batchclient.cli._kept import Kept
 from batchclient.cli._map_options import MapOptions
@@ -443,6 +444,7 @@ class Job:
                 reused=self.counts.reused,
                 cost=self.spent,
                 bad=", ".join(f"{count:,} {kind}" for kind, count in self.kinds.bad.most_common()),
+                manner=manner_in_words(self._results.pace, self._options.finish_by),
                 spread=(1.0,) if self.pilot is None else self.pilot.spread,
             )
         )

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from batchclient.cli._finish_by import next_time
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
 from batchclient.errors import BatchClientError
@@ -66,6 +68,7 @@ class _Note(_FileNote, total=False):
     facts: _FactsNote
     price: dict[Literal["per_hour", "per_million_in", "per_million_out"], float | None] | None
     begun: str
+    finish_by: dict[str, float]
     finished: str
     input: str
     seconds: float
@@ -390,6 +393,13 @@ class Kept:
             price=None if cost is None else asdict(cost.price),
             retries=self._options.retries,
         )
+
+    def finish_by(self, text: str) -> float:
+        """Return when the job has to end, by a time of day: the next one when the job first began."""
+        told: dict[str, float] = {} if "facts" in self._told else self._told.get("finish_by", {})
+        now = time.time()
+        self._told["finish_by"] = {text: told[text] if text in told else next_time(text, now)}
+        return self._told["finish_by"][text]  # type: ignore[no-any-return]
 
     def end(self, file: os.stat_result | None, seconds: float, **counts: Any) -> None:
         """Note an output that is whole, before it is put in its place.

@@ -19,6 +19,7 @@ from batchclient._maps.repair import Repair
 from batchclient.cli._answer_columns import Kind, kinds_in
 from batchclient.cli._audit import audit_from
 from batchclient.cli._cost import Cost, cost_from
+from batchclient.cli._finish_by import time_from
 from batchclient.cli._metrics import Address, address_from
 from batchclient.cli._options import (
     ApiKey,
@@ -158,6 +159,9 @@ class MapOptions:
     priority: Annotated[int, of_pace("Of vLLM's queue; a colleague's calls have 0.", "N")] = 0
     p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
     time_to_first_token: Annotated[float | None, of_pace("The same for the first token of an answer.", "S")] = None
+    finish_by: Annotated[
+        str | None, of_pace("Leave places to others while the job ends by then all the same.", "HH:MM")
+    ] = None
     timeout_s: Annotated[float | None, of_pace("Of a row's call, from its first request.", "S", "--timeout")] = None
     wait_for_server_s: Annotated[
         float | None, of_pace("For one that is not there yet (600; terminal: 0).", "S", "--wait-for-server")
@@ -202,6 +206,11 @@ class MapOptions:
         patience_s = self.outage_patience_s
         if patience_s is not None and not 0 < patience_s < math.inf:
             raise Refusal(f"--outage-patience: a number of seconds above 0, not {patience_s:g}")
+        self.finish_by = time_from(self.finish_by)
+        if self.finish_by is not None and self.concurrency not in (None, "auto"):
+            raise Refusal("--finish-by finds how many rows may be in flight: leave --concurrency out")
+        if self.finish_by is not None and self.guest:
+            raise Refusal("--finish-by is a guest while that keeps the time: leave --guest out")
         looks_on_s = 0.0 if sys.stderr.isatty() else WAIT_S
         self.client = {
             **server_arguments(
@@ -219,6 +228,9 @@ class MapOptions:
             # The job ends before its rows do.
             "outage_patience_s": (patience_s or REFUSED_S) + REFUSED_S,
         }
+        if self.finish_by is not None:
+            # The pages show what others have there, also where --dialect says which server it is.
+            self.client["probe"] = True
         if self.session_header is not None:
             urls = self.client["base_url"]
             self.client["base_url"] = [Server(url, session_header=self.session_header) for url in urls]

@@ -17,6 +17,7 @@ from typing import Any
 
 from batchclient import BatchClient, MapResult
 from batchclient._maps.fail_if import LEAST_ROWS, FailIf
+from batchclient._maps.finish_by import FinishBy
 from batchclient._maps.forecast import Interval, Look, seconds, share, total
 from batchclient._maps.kinds import Kinds
 from batchclient._maps.row_calls import RowCall
@@ -45,6 +46,7 @@ class Pilot:
         call_of: from a row to its call.
         options: of the command.
         kept: keeps the answers; without it each row is sent.
+        finish_by: keeps the time of the job, which learns from the pilot.
 
     Attributes:
         size: rows that go first.
@@ -62,6 +64,7 @@ class Pilot:
         call_of: Callable[[Row], RowCall],
         options: MapOptions,
         kept: Kept | None,
+        finish_by: FinishBy | None = None,
     ) -> None:
         self.size: int = len(read.drawn)
         self.sent: int = 0
@@ -76,6 +79,9 @@ class Pilot:
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
         self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal))
+        self._finish_by = finish_by
+        if finish_by is not None:
+            self._results.finish_by = finish_by.of_pilot(self.size)
         self.taken: Kinds = self._results.kinds or Kinds()
         self._rules = [FailIf([rule], options.call) for rule in options.fail_if or []]
         self._rows: list[tuple[int, int, int]] = []
@@ -112,6 +118,10 @@ class Pilot:
             looking.cancel()
             await self._results.aclose()
         self._look()
+        if self._finish_by is not None:
+            # As long as they are when they are sent.
+            longer = self._read.bytes / (sum(each * count for each, count in self._read.sizes.items()) or 1)
+            self._finish_by.pilot = self._looks, [(longer * row[0], row[2]) for row in self._rows[: self.sent]]
         known = self.sent if self._kept is None else await in_thread(self._kept.settled)
         # Rows that the journal has take nothing, nor do equal ones with --dedupe.
         known += self._read.duplicates if self._options.dedupe else 0

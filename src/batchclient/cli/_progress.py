@@ -51,6 +51,7 @@ class Snapshot:
         cost: so far; ``None`` without a price.
         bad: the bad answers, in words.
         spread: the bounds of the time that is left, relative to what the rate says.
+        manner: whether the job is a guest, and keeps its time, in words.
     """
 
     done: int
@@ -63,6 +64,7 @@ class Snapshot:
     cost: float | None = None
     bad: str = ""
     spread: tuple[float, ...] = (1.0,)
+    manner: str = ""
 
 
 class Meter:
@@ -105,6 +107,7 @@ class Meter:
             "done": _share(now.done, total),
             "rate": f"{_number(rows_per_s)} {'new ' if now.reused else ''}rows/s",
             "left": left and f"ETA {left}",
+            "manner": now.manner,
             "tokens": tokens and f"tokens/s {' '.join(tokens)}",
             "cost": now.cost and f"cost {written_cost(now.cost)}",
             "failed": now.failed and f"{now.failed:,} failed",
@@ -195,8 +198,14 @@ class JobProgress:
             # Not from the time before: after a long stop one line is due.
             self._due = time.monotonic() + self._every_s
             total = self._total()
-            facts = {"done": snapshot.done, "total": total, "failed": snapshot.failed, "reused": snapshot.reused}
+            facts: dict[str, object] = {
+                "done": snapshot.done,
+                "total": total,
+                "failed": snapshot.failed,
+                "reused": snapshot.reused,
+            }
             facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}
+            facts |= {"manner": snapshot.manner} if snapshot.manner else {}
             say(self._meter.describe(snapshot, total), event="progress", **facts)
 
     def _above(self, *lines: str) -> None:

@@ -11,16 +11,19 @@ import asyncio
 import errno
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from batchclient import BatchClient
+from batchclient._maps.finish_by import FinishBy
 from batchclient._maps.row_calls import RowCall, parameter_types
 from batchclient._metrics.job import attach
 from batchclient.cli._audit import Audit
 from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading
+from batchclient.cli._finish_by import next_time
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of, seconds_in
 from batchclient.cli._map_options import MapOptions
@@ -124,12 +127,14 @@ def _job(options: MapOptions, source: Source) -> int:
                 kept.done()
             return status
         serve_metrics(client, options.metrics, None if options.quiet else say)
-        pilot = None
-        if options.pilot is not None and kept is not None:
+        pilot = finish_by = None
+        if options.pilot is not None or options.finish_by is not None:
             with _open(options) as again:
-                read = _read(again, sketch_of, random_rows=options.pilot)
-            pilot = Pilot(client, read, call_of, options, kept)
-        job = _make_job(options, source, output, client, call_of, sketch_of, kept, pilot)
+                read = _read(again, sketch_of, random_rows=options.pilot or 0)
+            finish_by = _finish_by(options, read, kept)
+            if options.pilot is not None and kept is not None:
+                pilot = Pilot(client, read, call_of, options, kept, finish_by)
+        job = _make_job(options, source, output, client, call_of, sketch_of, kept, pilot, finish_by)
         asyncio.run(job.run())
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
@@ -137,6 +142,18 @@ def _job(options: MapOptions, source: Source) -> int:
         if kept is not None and not job.status:
             kept.done()
     return job.status
+
+
+def _finish_by(options: MapOptions, read: Reading, kept: Kept | None) -> FinishBy | None:
+    """Return what keeps the time by which a job has to end, if there is one."""
+    text = options.finish_by
+    if text is None:
+        return None
+    by = next_time(text, time.time()) if kept is None else kept.finish_by(text)
+    if by <= time.time() and not options.quiet:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(by))
+        say(f"--finish-by {text}: that time, {when}, has passed; the job goes as usual")
+    return FinishBy(lambda: by - time.time(), read.rows, read.bytes)
 
 
 def _media_in(options: MapOptions, *, reads: bool = False) -> str | None:
@@ -203,8 +220,9 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
     for name, is_given in (("--dedupe", options.dedupe), ("--pilot", options.pilot)):
         if is_given and not is_kept:
             raise Refusal(f"{name} needs a journal, which has the answers: give -o FILE or --journal FILE")
-    if options.pilot and (options.source == "-" or not (source.is_regular or "://" in options.source)):
-        raise Refusal("--pilot reads all rows beforehand, and a pipe is read once: put them into a file")
+    reads = "--pilot" if options.pilot else "--finish-by" if options.finish_by else ""
+    if reads and (options.source == "-" or not (source.is_regular or "://" in options.source)):
+        raise Refusal(f"{reads} reads all rows beforehand, and a pipe is read once: put them into a file")
     client = BatchClient(**options.client)
     prompts = Prompts(
         options.prompt,
@@ -249,6 +267,7 @@ def _make_job(
     sketch_of: Callable[[Row], RowCall],
     kept: Kept | None,
     pilot: Pilot | None,
+    finish_by: FinishBy | None,
 ) -> Job:
     ids = Ids()
     told = 0
@@ -273,6 +292,7 @@ def _make_job(
         journal=None if kept is None else kept.journal,
     )
     results = map_of(rows)
+    results.finish_by = finish_by
     if options.media is not None:
         results.on_finished = options.media.leave
     # A bar and rows on one terminal would write over each other.

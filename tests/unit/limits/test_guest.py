@@ -213,6 +213,23 @@ def test_before_the_first_answer_it_starts_small():
     assert Limit(Search(8), guest=True).limit == 8
 
 
+def test_who_began_as_a_guest_is_afterwards_as_usual():
+    limit = Limit(Search(256), guest=True)
+    limit.be_guest(False)
+    assert (limit.limit, limit.reason) == (256, "no guest any more"), "nothing is known of the server"
+    place = Place(64, others=lambda now: 40)
+    assert place.run(30.0) == 23
+    [limit] = place.limits
+    limit.be_guest(False)
+    assert limit.limit == 71, "what the server runs and a tenth"
+    limit.be_guest(True)
+    assert limit.limit == 23, "what it has seen holds"
+    limit.be_guest(False)
+    limit.on_restart(30.0)
+    limit.be_guest(True)
+    assert limit.limit > 23, "of another server it does not"
+
+
 def test_a_number_that_a_person_set_is_bounded_likewise():
     place = Place(64)
     place.limits = [Limit(100, guest=True)]

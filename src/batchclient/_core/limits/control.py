@@ -44,6 +44,7 @@ class Limit:
         self._answers = Answers() if self._search is None else self._search.answers
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
         self._guest: Guest | None = None
+        self._is_guest = False
         self._bounds: tuple[Bounds | Objective | Guest, ...] = (self._of_load, *objectives)
         self.limit: int
         """Sequences that may be in flight, at least 1."""
@@ -55,17 +56,21 @@ class Limit:
     @property
     def is_guest(self) -> bool:
         """Whether places are left to others."""
-        return self._guest is not None
+        return self._is_guest
 
     def be_guest(self, on: bool) -> None:  # noqa: FBT001
-        """Leave places to others by the server's page from now on, or no longer."""
+        """Leave places to others by the server's page from now on, or no longer.
+
+        Who began with few as a guest then has what the server runs and a tenth, or else the start.
+        """
         if on == self.is_guest:
             return
         others = tuple(bound for bound in self._bounds if bound is not self._guest)
-        self._guest = Guest(self._answers) if on else None
-        self._bounds = others if self._guest is None else (*others, self._guest)
+        # What it has seen holds the next time, too.
+        self._guest, self._is_guest = self._guest or Guest(self._answers), on
+        self._bounds = (*others, self._guest) if on else others
         if self._search is not None:
-            self._search.be_guest(on)
+            self._search.be_guest(on, self._guest.capacity)
         self._decide()
 
     def on_sample(self, sample: Sample) -> None:
@@ -87,7 +92,7 @@ class Limit:
         if self._guest is not None:
             self._guest.on_report(Report(now, load, in_flight), took_s)
         if self._search is not None:
-            if self._guest is not None and self._guest.load < self._search.limit:
+            if self._is_guest and self._guest is not None and self._guest.load < self._search.limit:
                 self._search.rest(now)
             else:
                 self._search.on_load(load, in_flight, now, took_s)
@@ -114,6 +119,8 @@ class Limit:
             self._search.on_restart(self._in_force()[0])
         for bound in self._bounds:
             bound.forget()
+        if self._guest is not None:
+            self._guest.forget()
         self._decide()
 
     def interrupt(self, now: float) -> None:

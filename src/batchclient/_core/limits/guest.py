@@ -95,6 +95,11 @@ class Guest:
         self._rises_rest.forget()
         self._capacity_rests.forget()
 
+    @property
+    def capacity(self) -> float:
+        """What the server runs at once; 0: not known."""
+        return self._capacity
+
     def on_sample(self, sample: Sample, limit: int) -> bool:
         """Note what was in flight; a guest's bound moves with reports alone."""
         self._ended.append((sample.now, sample.in_flight))

@@ -133,11 +133,13 @@ class Search:
         self._end_trial(now)
         self._window = Window(self.limit, 1)
 
-    def be_guest(self, on: bool) -> None:  # noqa: FBT001
+    def be_guest(self, on: bool, capacity: float = 0.0) -> None:  # noqa: FBT001
         """Heed the page beside others, too, from a small start; or as usual again."""
         self._page.beside_others = on
         if on and self.answers.began == math.inf and self.limit > GUEST_START:
             self._move(GUEST_START, "a guest begins with few")
+        elif not on and self.limit < (usual := math.ceil(1.1 * capacity) if capacity else self._start):
+            self._move(min(usual, self._most), "no guest any more")
 
     def rest(self, now: float) -> None:
         """Another bound is in force: try nothing, and keep the number."""
