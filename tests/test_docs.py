@@ -33,6 +33,7 @@ from batchclient import (
     EndpointStatistics,
     Http,
     LaneStatistics,
+    LengthStatistics,
     Queue,
     Server,
     Statistics,
@@ -265,7 +266,9 @@ def test_the_reference_has_what_a_server_takes() -> None:
     assert f"`Server(url, *, {', '.join(f'{name}=None' for name in names[1:])})`" in page
 
 
-@pytest.mark.parametrize("kind", [Statistics, EndpointStatistics, LaneStatistics, Adjustment], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Statistics, EndpointStatistics, LaneStatistics, LengthStatistics, Adjustment], ids=str
+)
 def test_the_reference_has_each_field_of_the_statistics_once(kind: type) -> None:
     page = (ROOT / "docs/reference/statistics.md").read_text()
     section = page.partition(f"\n## `{kind.__name__}`\n")[2].partition("\n## ")[0]

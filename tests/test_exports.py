@@ -17,7 +17,7 @@ EVERY = [
     if not module.name.startswith(("batchclient.cli", "batchclient.simulator"))
 ]
 PROMISED = """
-    BatchClient Completion Choice Usage MapResult Statistics EndpointStatistics LaneStatistics Backoff RetryPolicy TenacityRetry
+    BatchClient Completion Choice Usage MapResult Statistics EndpointStatistics LaneStatistics LengthStatistics Backoff RetryPolicy TenacityRetry
 """.split()
 OTHERS = ("httpx", "httpcore", "aiohttp", "openai")
 

@@ -19,7 +19,7 @@ if sys.argv[:1] == ["-m"]:
 from batchclient._core.histograms import Histogram
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Adjustment
-from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
+from batchclient._core.statistics import EndpointStatistics, LaneStatistics, LengthStatistics, Statistics
 from batchclient._shell.log import Decision
 from batchclient._shell.servers import ServerInfo
 from batchclient._version import __version__
@@ -139,6 +139,7 @@ __all__ = [
     "Journal",
     "JournalFailed",
     "LaneStatistics",
+    "LengthStatistics",
     "LocalError",
     "LogLikelihood",
     "MapProgress",

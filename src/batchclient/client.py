@@ -688,6 +688,7 @@ class BatchClient(_Calls):
         tenant: str | None = None,
         session: str | None = None,
         look_ahead: int | None = None,
+        order: Literal["longest_first"] | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -723,7 +724,11 @@ class BatchClient(_Calls):
                 takes on: retries count, the queue does not. ``None``: no bound.
             look_ahead: rows that are open at a time, at most: read, and without an answer or error;
                 by default 4 × the limits of all endpoints together, at least 1,024, and at least
-                4 × ``AdaptiveLimit.max`` where the limit is found; 2,048 more with a journal.
+                4 × ``AdaptiveLimit.max`` where the limit is found; 2,048 more with a journal. With
+                ``order`` four times as many.
+            order: ``"longest_first"``: of the open rows those go first whose answers are expected
+                to be the longest, by ``expected_tokens`` or by what came of such prompts, so that
+                no long answer is left alone at the end. By default rows go in input order.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
             repair: a ``Repair``: what to do about answers that were cut off, or do not fit.
@@ -763,9 +768,9 @@ class BatchClient(_Calls):
         """
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
-            params=params,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
+            response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
+            progress=progress, finish_by_s=finish_by_s, params=params,
         )  # fmt: skip
         return await gather(self._engine, job, return_exceptions=return_exceptions)
 
@@ -841,6 +846,7 @@ class BatchClient(_Calls):
         tenant: str | None = None,
         session: str | None = None,
         look_ahead: int | None = None,
+        order: Literal["longest_first"] | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -865,6 +871,7 @@ class BatchClient(_Calls):
             response_model, repair, fail_if, params: as for ``batch_map``.
             look_ahead: documents read ahead of the rows yielded, at most; the default is that of
                 ``batch_map``.
+            order: as for ``batch_map``; needs ``ordered=False`` or a ``journal``.
             journal, progress, finish_by_s: as for ``batch_map``. With a journal an answer is
                 yielded once it is on the disk. While results are not taken, no time is won.
             ordered: yield in input order instead of completion order.
@@ -880,9 +887,9 @@ class BatchClient(_Calls):
         """
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
-            params=params,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
+            response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
+            progress=progress, finish_by_s=finish_by_s, params=params,
         )  # fmt: skip
         return RowStream(make_map(self._engine, job))
 

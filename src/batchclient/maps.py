@@ -58,8 +58,9 @@ from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.progress import Counts
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._maps.row import Finish, Row, leave, own_id_of
+from batchclient._maps.turns import LongestFirst, TurnRow
 from batchclient._shell.runner import Runner
-from batchclient.errors import AnswerInvalid, ClientClosed, ConfigError
+from batchclient.errors import AnswerInvalid, CallAborted, ClientClosed, ConfigError
 from batchclient.health import Health
 from batchclient.types import AnswerT, MapProgress, MapResult
 
@@ -148,9 +149,13 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         repairs: Repairs,
         fail_if: FailIf | None = None,
         finish_by: FinishBy | None = None,
+        longest_first: bool = False,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
+        self._longest_first = longest_first
+        self._turns: LongestFirst | None = None
+        """Where rows wait that do not go in the order of the input."""
         self._prepare = prepare
         """Awaited before the first document is read."""
         self._prepared_for: Runner | None = None
@@ -306,7 +311,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def _stop_tasks(self) -> Callable[[], object] | None:
         """Return what ends the map's tasks, and does not hold the map."""
-        return self._stop_reader
+        return self._stop_reader if self._turns is None else partial(_stop_both, self._stop_reader, self._turns)
+
+    def hasten(self) -> None:
+        """Send all open rows: the client takes no further calls."""
+        if self._turns is not None:
+            self._turns.let_go()
 
     @property
     def room(self) -> int:
@@ -490,6 +500,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             assert source is not None
             self._iterator = iter(source)
         self._runner, self._began_at = runner, runner.backend.now()
+        if self._longest_first:
+            self._turns = LongestFirst(runner, self._look_ahead)
         runner.maps.add(self)
         if self._ticker is not None:
             self._ticker.start(runner)
@@ -514,6 +526,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         return self._rows.pop(index)
 
     def _on_ended(self, row: Row) -> None:
+        if self._turns is not None and isinstance(row.error, (CallAborted, ClientClosed)):
+            # What ends the calls that were sent ends those that wait for their turns.
+            for held in self._turns.clear():
+                held.set_exception(type(row.error)(row.error.message))
         # A document that makes no request has no identity: nothing is sent, and nothing is kept.
         if self._journaled is not None and hasattr(row, "key"):
             self._journaled.on_ended(row)
@@ -669,6 +685,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._wake()
 
     def _make_row(self, index: int, document: Any) -> Row:
+        if self._turns is not None:
+            return TurnRow(self._weakly, index, document, self._turns)
         return Row(self._weakly, index, document)
 
     # Reading -------------------------------------------------------------------------------------------------------
@@ -779,3 +797,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         digest.update(row.identity)
         key = digest.digest()[:16]
         return key, self._seen.number(int.from_bytes(key[:8], "big"))
+
+
+def _stop_both(stop_reader: Callable[[], object] | None, turns: LongestFirst) -> None:
+    """End the reading of a map that is left; no row that waits for its turn is sent."""
+    if stop_reader is not None:
+        stop_reader()
+    turns.clear()

@@ -139,11 +139,14 @@ class CompletionParams(LikelihoodParams, total=False):
     - OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve: ``n``; ``logprobs``, a number of alternatives;
       ``echo``, ``suffix``, ``best_of``, where the server has them.
     - None: ``runaway``, the client's own. True: an answer that runs into a loop ends there.
+    - None: ``expected_tokens``, the client's own: how long the answer will be. It decides when the
+      call goes, and nothing about the answer.
     """
 
     max_tokens: int | None
     n: int | None
     runaway: bool
+    expected_tokens: int | None
     logprobs: int | None
     echo: bool | None
     suffix: str | None
@@ -162,13 +165,14 @@ class ChatParams(_Sampling, total=False):
       ``safety_identifier``.
     - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too),
       ``add_generation_prompt``, ``continue_final_message``.
-    - None: ``runaway``, as for ``complete``.
+    - None: ``runaway`` and ``expected_tokens``, as for ``complete``.
     """
 
     max_tokens: int | None
     max_completion_tokens: int | None
     n: int | None
     runaway: bool
+    expected_tokens: int | None
     logprobs: bool | None
     top_logprobs: int | None
     tools: Sequence[Mapping[str, Any]] | None
@@ -289,6 +293,7 @@ class _MapArguments(TypedDict, total=False):
 class _Validated(TypedDict, total=False):
     """The arguments of maps whose answers are texts; see ``BatchClient.batch_map``."""
 
+    order: Literal["longest_first"] | None
     response_model: "type[BaseModel] | None"
     repair: "Repair | None"
 

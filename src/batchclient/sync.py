@@ -306,6 +306,7 @@ class SyncBatchClient:
         tenant: str | None = None,
         session: str | None = None,
         look_ahead: int | None = None,
+        order: Literal["longest_first"] | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -322,8 +323,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                session, look_ahead, response_model, repair, fail_if, finish_by_s, params: as for
-                ``BatchClient.batch_map``.
+                session, look_ahead, order, response_model, repair, fail_if, finish_by_s, params: as
+                for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -336,9 +337,9 @@ class SyncBatchClient:
         """
         job = MapJob(
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
-            params=params,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
+            response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
+            progress=progress, finish_by_s=finish_by_s, params=params,
         )  # fmt: skip
         answered = self._make_map(job)
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
@@ -429,6 +430,7 @@ class SyncBatchClient:
         tenant: str | None = None,
         session: str | None = None,
         look_ahead: int | None = None,
+        order: Literal["longest_first"] | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -446,7 +448,7 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, session,
-                look_ahead, response_model, repair, fail_if, finish_by_s, params: as for
+                look_ahead, order, response_model, repair, fail_if, finish_by_s, params: as for
                 ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
@@ -458,9 +460,9 @@ class SyncBatchClient:
         """
         job = MapJob(
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
-            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, response_model=response_model,
-            repair=repair or Repair(), fail_if=fail_if, journal=journal, progress=progress, finish_by_s=finish_by_s,
-            params=params,
+            priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
+            response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
+            progress=progress, finish_by_s=finish_by_s, params=params,
         )  # fmt: skip
         return self._make_map(job)
 

@@ -32,6 +32,18 @@ def test_the_shortest_call_goes_first_within_a_group_and_between_groups():
     play.at(3.0) >> answered(calls_made[1]) << ["resolve b", "send a"]
 
 
+def test_the_length_that_a_caller_expects_stands_before_what_is_known_of_such_calls():
+    play, (held,) = full(order="shortest_first")
+    several = calls("a b c", shape(max_output_tokens=200))
+    for call, tokens in zip(several, (150, None, 5), strict=True):
+        call.expected_tokens = tokens
+    play.submit(*several)
+    # Of the second 200 are expected: its bound.
+    play.at(1.0) >> answered(held) << ["resolve c0", "send c"]
+    play.at(2.0) >> answered(several[2]) << ["resolve c", "send a"]
+    play.at(3.0) >> answered(several[0]) << ["resolve a", "send b"]
+
+
 def test_a_long_call_ages_past_short_ones_that_come_later():
     play, (held,) = full(order="shortest_first")
     (long,) = calls("long", shape(max_output_tokens=250), tokens=100)

@@ -67,7 +67,8 @@ _OF_AN_ANSWER = {
 _COUNTS = [
     each.name
     for each in fields(Statistics)
-    if each.name not in ("histograms", "outcomes", "tokens", "errors", "changes", "health", "regained_tokens")
+    if each.name
+    not in ("histograms", "outcomes", "tokens", "errors", "changes", "health", "lengths", "regained_tokens")
 ]
 """Of the statistics. The others' words may change; ``tests/simulation`` checks them against these counts."""
 

@@ -30,7 +30,7 @@ GIVEN = {
     "stream_map": [["d"], "{}"],
     "retune": [],
 }
-STATISTICS = {"Adjustment", "EndpointStatistics", "Histogram", "LaneStatistics", "Statistics"}
+STATISTICS = {"Adjustment", "EndpointStatistics", "Histogram", "LaneStatistics", "LengthStatistics", "Statistics"}
 RESULTS = {
     *errors.__all__,
     *types.__all__,

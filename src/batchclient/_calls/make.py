@@ -49,6 +49,8 @@ LABELS = frozenset({"user", "request_id", "metadata"})
 """Fields about the caller, which a shared request leaves out."""
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
+_EXPECTED = "expected_tokens"
+"""How long the caller takes an answer to be: nothing of it is sent, or part of what the call is."""
 _NAMES_MODEL = re.compile(r"(?<![\w./-])model", re.IGNORECASE)
 """Words of a 404 for want of the model and not of the route; a URL may have the word, too."""
 
@@ -97,7 +99,9 @@ class CallMaker:
         name: Any = self.default_model if model is None else model
         if type(name) is not str or not name:
             name = self.model(model)
-        token_ids = False
+        token_ids, expected = False, None
+        if _EXPECTED in params or "extra_body" in params:
+            params, expected = _expectation(kind, params)
         alone = None
         write = INPUTS.get(kind)
         if write is not None:
@@ -128,6 +132,7 @@ class CallMaker:
         seconds = self._timeout_s if timeout_s is NOT_GIVEN else self.seconds(timeout_s)
         deadline = None if seconds is None or from_grant else now + seconds
         request = Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
+        request.expected_tokens = expected
         if from_grant:
             request.timeout_s = seconds
         return request
@@ -144,7 +149,8 @@ class CallMaker:
             ConfigError: an argument is wrong.
         """
         model = self.some_model if call.model is None and self.asks_model else self.model(call.model)
-        shape, _ = self._shapes.shape(call.params, model, kind=call.kind, method=method)
+        params, _ = _expectation(call.kind, call.params)
+        shape, _ = self._shapes.shape(params, model, kind=call.kind, method=method)
         self._in_lane(shape, call)
         self.seconds(call.timeout_s)
         return shape
@@ -273,6 +279,26 @@ class CallMaker:
         if longest is not None and _TRUNCATING.isdisjoint(params):
             _check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
+
+
+def _expectation(kind: Kind, params: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
+    """Return a call's parameters without its expected length, and that length, if one was given.
+
+    Raises:
+        ConfigError: the length is no number of tokens, or nothing is generated.
+    """
+    extra = params.get("extra_body")
+    if isinstance(extra, Mapping) and _EXPECTED in extra:
+        rest = {name: value for name, value in extra.items() if name != _EXPECTED}
+        params = {**params, "extra_body": rest, _EXPECTED: extra[_EXPECTED]}
+    if _EXPECTED not in params:
+        return params, None
+    expected = params[_EXPECTED]
+    if kind not in (Kind.COMPLETION, Kind.CHAT):
+        raise ConfigError(f"{_EXPECTED} is for texts that are generated", field=_EXPECTED)
+    if expected is not None and (type(expected) is not int or expected < 1):
+        raise ConfigError(f"{_EXPECTED} is a whole number of at least 1, not {expected!r:.40}", field=_EXPECTED)
+    return {name: value for name, value in params.items() if name != _EXPECTED}, expected
 
 
 def _is_printable(text: str) -> bool:

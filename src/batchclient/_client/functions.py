@@ -26,7 +26,7 @@ from batchclient._client.engine import Engine
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._maps.arrow import ArrowTable, documents_of
-from batchclient._maps.functions import FunctionCall, FunctionRow, Turns
+from batchclient._maps.functions import FunctionCall, FunctionRow, FunctionTurns
 from batchclient._maps.journaled import Journaled
 from batchclient._maps.progress import Ticker
 from batchclient._maps.repair import Repair
@@ -223,7 +223,7 @@ class _FunctionMap(Map[_T]):
         self._none_left: anyio.Event | None = None
         self.unwritten: int = 0
         """Rows whose functions have ended, and whose answers are not all on the disk."""
-        self.turns: Turns
+        self.turns: FunctionTurns
         self.runner: Runner
 
     def most_open(self) -> int:
@@ -264,7 +264,7 @@ class _FunctionMap(Map[_T]):
     def _begin(self) -> None:
         if self._runner is None and not self._closed:
             self.runner, journaled = self._start(), self._journaled
-            self.turns = Turns(self.runner, lambda: journaled is not None and journaled.holds_back)
+            self.turns = FunctionTurns(self.runner, lambda: journaled is not None and journaled.holds_back)
         super()._begin()
 
     def _prepare_row(self, row: Row, runner: Runner) -> None:
@@ -387,7 +387,9 @@ async def _work(function: Callable[[Any, RowCalling], Awaitable[Any]], calling: 
         calling.tell(lambda rows: rows.task_ended(row.index))
 
 
-def _stop_all(stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]], turns: Turns) -> None:
+def _stop_all(
+    stop_reader: Callable[[], object] | None, tasks: dict[int, Callable[[], bool]], turns: FunctionTurns
+) -> None:
     """End the tasks and the calls of an iterator that is left."""
     if stop_reader is not None:
         stop_reader()

@@ -58,6 +58,9 @@ Some rows wait for company, and some, in a map in order, for an earlier row.
 """
 
 
+_TIMES_AHEAD = 4
+"""So many times as many are open where the longest go first, to find the longest among more."""
+
 _RENAMED = {
     "retry_invalid": "repair=Repair(invalid=…)",
     "retry_truncated": "repair=Repair(truncated=…)",
@@ -91,6 +94,7 @@ class MapJob:
     tenant: str | None
     session: str | None
     look_ahead: int | None
+    order: str | None
     response_model: type[BaseModel] | None
     repair: Repair
     fail_if: Sequence[str]
@@ -121,6 +125,12 @@ class MapJob:
                 raise ConfigError(f"{old} is now {new}", field=old)
         if self.look_ahead is not None and (type(self.look_ahead) is not int or self.look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
+        if self.order not in (None, "longest_first"):
+            message = f"order is 'longest_first', not {self.order!r:.40}; that of the client's queue is Queue(order=…)"
+            raise ConfigError(message, field="order")
+        if self.order is not None and self.ordered and self.journal is None:
+            message = f"order={self.order!r} may end the first row last: give ordered=False, or a journal"
+            raise ConfigError(message, field="order")
         if self.progress is not None and not callable(self.progress):
             raise ConfigError(f"progress is a function, not a {type(self.progress).__name__}", field="progress")
         if not isinstance(self.repair, Repair):
@@ -129,7 +139,7 @@ class MapJob:
         if kind is None:
             raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {self.call!r:.40}", field="call")
         truncated = {"repair.truncated": self.repair.truncated}
-        _check_generates(kind, self.call, response_model=self.response_model, **truncated)
+        _check_generates(kind, self.call, response_model=self.response_model, order=self.order, **truncated)
         return kind
 
     def reader(self, *, is_table: bool) -> Callable[[Any], RowCall]:
@@ -233,17 +243,19 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         kept_again = None if guarded is None else (lambda _, answer: guarded(answer))
         journaled = Journaled(job.journal, lambda: job.described(check()), kept_again, ordered=job.ordered)
     more_ahead, look_ahead = 0 if journaled is None else journaled.more_ahead, job.look_ahead
+    times = 1 if job.order is None else _TIMES_AHEAD
     return Map(
         documents,
         make_request,
         engine.start,
-        (lambda: _look_ahead(engine) + more_ahead) if look_ahead is None else (lambda: look_ahead),
+        (lambda: times * _look_ahead(engine) + more_ahead) if look_ahead is None else (lambda: look_ahead),
         ordered=job.ordered,
         prepare=partial(_prepare, engine, job) if job.model is None or job.repair.truncated else None,
         journaled=journaled,
         repairs=Repairs(job.repair, partial(_make_again, engine)),
         fail_if=bounds,
         finish_by=None if job.finish_by_s is None else _finish_by(engine, job, job.finish_by_s),
+        longest_first=job.order is not None,
         ticker=None if job.progress is None else Ticker(engine.callbacks.hook("progress", job.progress)),
     )
 

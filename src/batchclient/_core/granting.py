@@ -346,5 +346,5 @@ class Granting:
     def _tokens(self, request: Request) -> int:
         """Tokens which a call is expected to cost, at least 1."""
         shape = request.shape
-        output = shape.weight * self._lengths.expected(shape)
+        output = shape.weight * self._lengths.expected_of(request)
         return max(1, request.prompt_tokens + output)

@@ -142,6 +142,8 @@ class Request:
         prompt_tokens: the prompt's length, or an estimate, to be improved (``Lengths``).
         deadline: absolute time, or ``None``.
         timeout_s: seconds from the first grant that a server takes on, which sets the deadline.
+        expected_tokens: output tokens of each answer, by the caller's word; ``None``: none was
+            given.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
         waiter: the shell's way back to the caller; opaque here.
     """
@@ -152,6 +154,7 @@ class Request:
     prompt_tokens: int = 1
     deadline: float | None = None
     timeout_s: float | None = None
+    expected_tokens: int | None = None
     solo_fields: bytes = b""
     waiter: Any = None
     watched: bool = field(init=False, default=False)
@@ -196,6 +199,7 @@ class Request:
             prompt_tokens=self.prompt_tokens,
             deadline=self.deadline,
             timeout_s=self.timeout_s,
+            expected_tokens=self.expected_tokens,
             solo_fields=self.solo_fields,
             waiter=self.waiter,
         )

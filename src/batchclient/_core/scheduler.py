@@ -85,7 +85,7 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
-from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
+from batchclient._core.statistics import Counters, EndpointStatistics, LengthStatistics, Statistics
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, ConfigError, DeadlineExceeded, QueueFull
 
@@ -225,6 +225,7 @@ class Scheduler:
             lanes=self._queue.lanes.all(),
             arrivals=self._queue.arrivals(),
             adjustments=self._adjustments.last,
+            lengths=LengthStatistics(*self._lengths.foreseen),
         )
 
     def endpoint(self, number: int) -> EndpointStatistics | None:
@@ -253,6 +254,10 @@ class Scheduler:
     def total_limit(self) -> int:
         """Sequences that may be in flight at all endpoints together, by their present limits."""
         return self._fleet.total_limit
+
+    def expected_tokens(self, request: Request) -> float:
+        """Return the output tokens that are expected of a request, among others of its shape."""
+        return self._lengths.guess(request)
 
     @property
     def held_back(self) -> int:

@@ -13,7 +13,7 @@ from batchclient._core.messages import Adjustment, Request
 from batchclient.errors import BatchClientError
 from batchclient.health import Health, no_answers
 
-__all__ = ["Counters", "EndpointStatistics", "LaneStatistics", "Statistics"]
+__all__ = ["Counters", "EndpointStatistics", "LaneStatistics", "LengthStatistics", "Statistics"]
 
 _Key = TypeVar("_Key")
 
@@ -95,6 +95,24 @@ class LaneStatistics:
     oldest_since: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LengthStatistics:
+    """How well the lengths of answers were foreseen, before each came.
+
+    Args:
+        answers: those whose lengths were foreseen: by what came of such calls and prompts of such a
+            size before, or by ``expected_tokens``. Of answers that came together one is looked at.
+        mean_error: by how much an answer was longer or shorter than foreseen, relative to the mean
+            answer; ``0.0``: none was foreseen.
+        above_p90: the share of the answers that were longer than nine of ten were to be; about 0.1
+            once some hundred have come.
+    """
+
+    answers: int = 0
+    mean_error: float = 0.0
+    above_p90: float = 0.0
+
+
 def _summed(
     lanes: Iterable[Lane], of: Callable[[Lane], _Key], arrivals: Mapping[Lane, float]
 ) -> dict[_Key, LaneStatistics]:
@@ -158,6 +176,7 @@ class Statistics:
         errors: failed calls, by the name of their error's class.
         changes: all changes of limits and list caps, by endpoint, setting and direction (``"up"``
             or ``"down"``).
+        lengths: how well the lengths of answers were foreseen.
     """
 
     queued: int
@@ -192,6 +211,7 @@ class Statistics:
     errors: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     health: Mapping[Health, int] = field(default_factory=no_answers)
+    lengths: LengthStatistics = field(default_factory=LengthStatistics)
 
 
 _NUMBERS = (
@@ -248,6 +268,7 @@ class Counters:
         lanes: Iterable[Lane],
         arrivals: Mapping[Lane, float],
         adjustments: Iterable[Adjustment],
+        lengths: LengthStatistics,
     ) -> Statistics:
         """Freeze the counts, together with the present load."""
         lanes = list(lanes)
@@ -265,6 +286,7 @@ class Counters:
             alone=dict(self.observed.alone),
             endpoints=endpoints,
             adjustments=tuple(adjustments),
+            lengths=lengths,
             priorities=_summed(by_class, lambda lane: lane.priority, arrivals),
             tenants=_summed(of_tenants, lambda lane: lane.account.tenant or "", arrivals),
             histograms=self.observed.snapshot(),

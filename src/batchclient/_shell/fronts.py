@@ -36,6 +36,11 @@ class Core(Protocol):
         ...
 
     @property
+    def expected_tokens(self) -> Callable[[Request], float]:
+        """Return the output tokens that are expected of a request."""
+        ...
+
+    @property
     def held_back(self) -> int:
         """Calls that wait for a refused model, while others are answered."""
         ...

@@ -311,6 +311,8 @@ class Runner:
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
         await self.model_question.settled()
+        for rows in tuple(self.maps):
+            rows.hasten()
         self.tell(DrainRequested())
         await self._drained.wait()
         await self.aclose()

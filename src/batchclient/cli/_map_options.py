@@ -143,6 +143,9 @@ class MapOptions:
     first: Annotated[int | None, of_files("Map the first N rows alone.", "N")] = None
     shard: Annotated[str | None, of_files("Map part I of N of IN, from 0/N on.", "I/N")] = None
     dedupe: Annotated[bool, of_files("Ask rows with equal prompts once.", None, "--dedupe")] = False
+    order: Annotated[
+        Literal["longest_first"] | None, of_pace("longest_first: rows with long answers first.", "ORDER")
+    ] = None
     unordered: Annotated[bool, of_files("Write rows as they finish.", None, "--unordered")] = False
     output_form: Annotated[
         OutputForm | None, of_files("jsonl, csv, parquet, batch or npy (default: OUT's ending).", "FORM")
@@ -293,6 +296,7 @@ class MapOptions:
             "response_model": self.answers_as,
             "repair": Repair(self.retry_invalid, self.retry_truncated, self.max_tokens_at_most),
             **({"runaway": True} if self.runaway else {}),
+            **({} if self.order is None else {"order": self.order}),
             # The media of open rows are in memory.
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,

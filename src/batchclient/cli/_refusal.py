@@ -15,7 +15,7 @@ __all__ = ["Refusal", "in_options", "named", "option_of", "refusal_of"]
 _BY_RULE = {
     "base_url", "endpoints_shard", "api_key", "dialect", "p95_latency_s", "time_to_first_token_s", "wait_for_server_s",
     "model", "prompt", "rows", "row_params", "priority", "timeout_s", "max_tokens", "temperature", "runaway", "fail_if",
-    "columns", "delimiter", "encoding", "escape", "format", "guest", "media-root", "session_header", "shard",
+    "columns", "delimiter", "encoding", "escape", "format", "guest", "media-root", "order", "session_header", "shard",
 }  # fmt: skip
 """Arguments of the library's whose options have their names, without the unit."""
 _OTHERS = {

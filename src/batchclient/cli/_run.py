@@ -220,6 +220,8 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
     for name, is_given in (("--dedupe", options.dedupe), ("--pilot", options.pilot)):
         if is_given and not is_kept:
             raise Refusal(f"{name} needs a journal, which has the answers: give -o FILE or --journal FILE")
+    if options.order is not None and not (is_kept or options.unordered):
+        raise Refusal("--order may end the first row last: give --unordered, -o FILE or --journal FILE")
     reads = "--pilot" if options.pilot else "--finish-by" if options.finish_by else ""
     if reads and (options.source == "-" or not (source.is_regular or "://" in options.source)):
         raise Refusal(f"{reads} reads all rows beforehand, and a pipe is read once: put them into a file")

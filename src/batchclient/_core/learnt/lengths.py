@@ -8,12 +8,23 @@ Greek or emoji differ from English or code. Before anything was counted a token 
 Buckets are geometric (a factor of 2: 0 for no token, 1 for 1, 2 for 2 and 3, 3 for 4 to 7 …), as in
 the textbook remedy for padding. On servers which batch continuously, buckets changed no measured
 figure. So the dialect says how far from the oldest call's bucket a batch may reach.
+
+The output has two guesses. What calls of a key have in common decides how they are batched and what
+they are charged: one mean a key. What tells them apart decides which go first where that is asked
+for: the caller's own word (``expected_tokens``), which is believed, or the numbers of prompts of
+the same size. A size is an octave: 128 to 255 bytes, 256 to 511 and so on.
+
+A 90th percentile is found by stochastic approximation (Robbins and Monro, *A Stochastic
+Approximation Method*, 1951): a number above it raises it by nine parts, any other lowers it by one.
+It rests where one number of ten is above, whatever the distribution. The steps are in logarithms,
+since lengths differ by factors, and shrink with the root of their count.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import exp, log, sqrt
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.times import ServiceTimes
@@ -38,6 +49,14 @@ _FILLED_RATIO = 0.75
 _FIRST_GUESS_TOKENS = 256
 """The first guess: the smaller of this number and the call's ``max_tokens``."""
 
+_SMALLEST, _LARGEST = 4, 24
+"""The octaves at the ends have all that is smaller than 16, and larger than 8 million."""
+_MEAN_WEIGHT = 0.05
+"""Of the newest number; the first twenty all weigh the same."""
+_FIRST_RATIO = 2.0
+"""The first guess of a percentile: so many times the only number."""
+_FIRST_STEP, _LAST_STEP = 2.0, 0.1
+
 
 def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
     """Return the cost of a call to a server in prompt tokens: an output token counts twice.
@@ -46,6 +65,44 @@ def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
     2, which follow the prices of hosted models.
     """
     return prompt_tokens + 2 * output_tokens
+
+
+class BySize:
+    """Positive numbers by the octaves of sizes: the mean of each, and its 90th percentile."""
+
+    __slots__ = ("_octaves",)
+
+    def __init__(self) -> None:
+        self._octaves: dict[int, list[float]] = {}
+        """How many numbers there were, their mean, and the logarithm of their percentile."""
+
+    def guess(self, size: int) -> float:
+        """The mean number of a size.
+
+        An octave without a number is taken for longer than the others: long answers come last.
+        """
+        found = self._octaves.get(min(max(size.bit_length(), _SMALLEST), _LARGEST))
+        return exp(max(level for _, _, level in self._octaves.values())) if found is None else found[1]
+
+    def learn(self, size: int, number: float) -> tuple[float, bool] | None:
+        """Take in the number of a size.
+
+        Return the mean of those before, and whether it is above their percentile; ``None``: it is
+        the first of its octave.
+        """
+        at = min(max(size.bit_length(), _SMALLEST), _LARGEST)
+        found = self._octaves.get(at)
+        if found is None:
+            self._octaves[at] = [1.0, number, log(_FIRST_RATIO * number)]
+            return None
+        count, mean, level = found
+        count += 1
+        step = max(_FIRST_STEP / sqrt(count), _LAST_STEP)
+        is_above = log(number) > level
+        found[0] = count
+        found[1] = mean + max(1 / count, _MEAN_WEIGHT) * (number - mean)
+        found[2] = level + (0.9 * step if is_above else -0.1 * step)
+        return mean, is_above
 
 
 class Lengths:
@@ -61,6 +118,14 @@ class Lengths:
         """Seconds from sending to the answer."""
         self._mean: OrderedDict[bytes, float] = OrderedDict()
         """Output tokens of one prompt, by ``answer_key``."""
+        self._by_size: dict[bytes, BySize] = {}
+        """The same, by the size of the prompt."""
+        self._by_word: dict[bytes, BySize] = {}
+        """How much longer answers are than their callers have said: a ratio."""
+        self._judged = 0
+        """Answers whose lengths were guessed before they came."""
+        self._judged_tokens = self._errors = 0.0
+        self._above_p90 = 0
         self._changes = 0
         """How often an expectation has changed."""
         self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
@@ -80,6 +145,24 @@ class Lengths:
         if seen is not None:
             return int(seen)
         return _FIRST_GUESS_TOKENS if most is None else min(most, _FIRST_GUESS_TOKENS)
+
+    def expected_of(self, request: Request) -> int:
+        """Return the expected output tokens of one request: its caller's word, or those of its shape."""
+        told = request.expected_tokens
+        return self.expected(request.shape) if told is None else told
+
+    def guess(self, request: Request) -> float:
+        """Return the expected output tokens of one request, which differ among those of a shape."""
+        by_size = self._by_size.get(request.shape.answer_key)
+        if by_size is None or request.expected_tokens is not None:
+            return self.expected_of(request)
+        return by_size.guess(len(request.prompt))
+
+    @property
+    def foreseen(self) -> tuple[int, float, float]:
+        """How many answers were foreseen, with which error, and the share above the percentile."""
+        judged = self._judged
+        return (judged, self._errors / self._judged_tokens, self._above_p90 / judged) if judged else (0, 0.0, 0.0)
 
     def fills(self, shape: Shape) -> bool:
         """Whether most answers to such calls run into their ``max_tokens``, and so end together."""
@@ -114,15 +197,17 @@ class Lengths:
         return ratios
 
     def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]], made_tokens: int) -> None:
-        """Take in some answers' output tokens, and the prompt's of one, chosen regardless of length."""
+        """Take in some answers' output tokens, and more of one, chosen regardless of length."""
         shape = batch.shape
+        position, completion = answers[batch.id % len(answers)]
+        request, usage = batch.requests[position], completion.usage
         if made_tokens:
-            self._learn_outputs(shape.answer_key, made_tokens / (len(answers) * shape.weight))
+            made = completion.counted_tokens if usage is None else usage.completion_tokens
+            tokens = made_tokens / (len(answers) * shape.weight)
+            self._learn_outputs(request, tokens, (made or 0) / shape.weight)
         if shape.counted:
             return
-        position, completion = answers[batch.id % len(answers)]
-        usage = completion.usage
-        prompt = batch.requests[position].prompt
+        prompt = request.prompt
         if usage is None or usage.prompt_tokens_estimated or usage.prompt_tokens * _MOST_BYTES_PER_TOKEN < len(prompt):
             return
         key = shape.model, shape.kind, prompt.isascii()
@@ -143,15 +228,39 @@ class Lengths:
             sums[0] /= 2
             sums[1] /= 2
 
-    def _learn_outputs(self, key: bytes, tokens: float) -> None:
+    def _learn_outputs(self, request: Request, tokens: float, made: float) -> None:
+        """Take in the mean output of some answers, and of one of them its own, by its request.
+
+        The one tells, too, how well it was foreseen.
+        """
+        key, told = request.shape.answer_key, request.expected_tokens
         seen = self._mean.get(key)
         if seen is None:
             self._mean[key] = tokens
             self._changes += 1
             if len(self._mean) > _REMEMBERED_KEYS:
-                self._mean.popitem(last=False)
+                oldest, _ = self._mean.popitem(last=False)
+                self._by_size.pop(oldest, None)
+                self._by_word.pop(oldest, None)
         else:
             self._mean.move_to_end(key)
             self._mean[key] = mean = seen + _EWMA_WEIGHT * (tokens - seen)
             if int(mean) != int(seen):
                 self._changes += 1
+        if not made:
+            return
+        numbers = self._by_size if told is None else self._by_word
+        by_size = numbers.get(key)
+        if by_size is None:
+            numbers[key] = by_size = BySize()
+            if told is not None:
+                # A word holds until it is known better; words have no sizes.
+                by_size.learn(0, 1.0)
+        found = by_size.learn(len(request.prompt), made) if told is None else by_size.learn(0, made / told)
+        if found is None:
+            return
+        expected, is_above = found
+        self._judged += 1
+        self._judged_tokens += made
+        self._errors += abs(made - (expected if told is None else told))
+        self._above_p90 += is_above

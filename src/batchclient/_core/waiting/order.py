@@ -45,7 +45,7 @@ class Order:
         """The request's rank, seconds; under ``shortest_first`` by the lengths known now."""
         shape, at = request.shape, request.queued_at
         if self.kind == "shortest_first":
-            output = shape.weight * self._lengths.expected(shape)
+            output = shape.weight * self._lengths.expected_of(request)
             at += S_PER_TOKEN * weighted_tokens(request.prompt_tokens, output)
         elif self.kind == "deadline":
             at = request.deadline if request.deadline is not None else at + NO_DEADLINE_S
