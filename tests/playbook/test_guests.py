@@ -64,6 +64,18 @@ def test_a_guest_with_one_call_in_flight_still_looks_whether_there_is_room():
     assert not play.scheduler.heeds_load(0), "with none in flight nothing is asked"
 
 
+def test_freed_places_of_a_guest_are_held_for_a_quarter_of_the_usual_lot():
+    for guest, sent in [(False, []), (True, ["send d0 d1"])]:
+        play = Playbook([Limit(16, guest=guest)], refill_ratio=0.5, refill_s=1.0)
+        held, more = calls(16), calls("d0 d1 d2 d3 d4 d5 d6 d7")
+        play.submit(*held) >> Woke()
+        play.submit(*more) >> Woke() << []
+        play >> answered(held[0])
+        assert play.seen == ["resolve c0"]
+        play >> answered(held[1])
+        assert play.seen == ["resolve c1", *sent]
+
+
 # A server that does not show its load --------------------------------------------------------------------------------
 
 

@@ -26,6 +26,9 @@ _TOGETHER = 4
 _EVENTS_OF_A_REQUEST = 64
 """A request costs a server as much as so many events at most (vLLM: 20 to 60). Where each token is
 an event, a longer answer is cheaper in a request of its own."""
+_GUESTS_LOTS = 0.25
+"""A guest's permits are held for lots of this share: no queue of its own in the server fills the
+places until a lot is together."""
 _SPARE_LIMIT = 512
 """From this limit on permits may idle: a plain list keeps all until its slowest member ends."""
 _IDLE_SHARE = 4
@@ -107,7 +110,8 @@ class BatchingRule:
             until = oldest.queued_at + settings.linger_s
             if now < until:
                 return Wait("for company", until)
-        quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
+        ratio = settings.refill_ratio * (_GUESTS_LOTS if endpoint.limit.is_guest else 1.0)
+        quantum = max(1, int(endpoint.limit.limit * ratio)) // weight
         if free < min(want, quantum):
             until = (now if endpoint.held_since is None else endpoint.held_since) + settings.refill_s
             if now < until:
