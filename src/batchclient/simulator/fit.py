@@ -28,6 +28,7 @@ _LEAST_RANGE = 1.5
 """The high loads over the low ones, at least."""
 _LEAST_SHARE = 0.8
 """If the rows are less of what was in flight, there were other calls."""
+_SENT, _PREFILLED, _ENDED = range(3)
 _KNEES, _PASSES, _ROUNDS, _BLOCKS, _DRAWS, _CLOSE = 24, 3, 300, 20, 40, 4
 
 
@@ -101,8 +102,9 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
     seconds = [call.seconds for call in calls]
     weights = [1 / each for each in seconds]
     pace: Callable[[float], float] = lambda _: 1.0  # noqa: E731
+    prefill_token_s = 0.0
     for _ in range(_PASSES):
-        beside = _beside(calls, servers, knees, pace)
+        beside = _beside(calls, servers, knees, pace, prefill_token_s)
         of_knees = [
             [
                 _terms(call.output_tokens, of[place], load, prompts)
@@ -114,7 +116,7 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
         _, best, place = found[0]
         # Relative to what is told of a row, not to what it took by chance.
         weights = [1 / sum(map(mul, best, terms)) for terms in of_knees[place]]
-        pace = partial(_pace, knees[place], best[0], best[1])
+        pace, prefill_token_s = partial(_pace, knees[place], best[0], best[1]), best[2]
     fifth = -(-len(calls) // 5)
     fifths = [slice(start, start + fifth) for start in range(0, len(calls), fifth)]
     unsteady = stdev(sum(seconds[each]) / sum(1 / weight for weight in weights[each]) for each in fifths)
@@ -130,7 +132,7 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
         )
         _, redrawn, knee = min(of_drawn)
         costs.append((knee, redrawn))
-    step_s, sequence_s, prefill_token_s, away_s = best
+    step_s, sequence_s, _, away_s = best
     profile = Profile(
         "fitted",
         "as a journal saw it",
@@ -164,13 +166,19 @@ def _beside(
     servers: int = 1,
     knees: Sequence[float] = (),
     pace: Callable[[float], float] = lambda _: 1.0,
+    prefill_token_s: float = 0.0,
 ) -> list[tuple[float, ...]]:
-    """Return of each row the mean load, the tokens of prompts that came, and ``beyond``.
+    """Return of each row the mean load, the tokens that were prefilled meanwhile, and ``beyond``.
 
-    Means are over steps: ``pace`` tells how many there are in a second with a load.
+    Means are over steps: ``pace`` tells how many there are in a second with a load. Of prompts that
+    come together the later ones wait for the others.
     """
-    changes = [(call.sent, True, place) for place, call in enumerate(calls)]
-    changes += [(call.sent + call.seconds, False, place) for place, call in enumerate(calls)]
+    changes = [(call.sent, _SENT, place) for place, call in enumerate(calls)]
+    changes += [(call.sent + call.seconds, _ENDED, place) for place, call in enumerate(calls)]
+    free_at = 0.0
+    for place, call in enumerate(calls):
+        free_at = max(free_at, call.sent) + call.prompt_tokens / servers * prefill_token_s
+        changes.append((min(free_at, call.sent + call.seconds), _PREFILLED, place))
     at, in_flight, prompts = calls[0].sent, 0, 0.0
     areas = [0.0] * (len(knees) + 2)
     before: dict[int, tuple[float, Sequence[float]]] = {}
@@ -181,12 +189,14 @@ def _beside(
         heights = [1.0, load, *(max(1.0, load / knee) for knee in knees)]
         areas = [area + steps * height for area, height in zip(areas, heights, strict=True)]
         at = now
-        for _, begins, place in together:
-            in_flight += 1 if begins else -1
-            if begins:
+        for _, kind, place in together:
+            if kind == _SENT:
+                in_flight += 1
                 before[place] = came, areas
+            elif kind == _PREFILLED:
                 prompts += calls[place].prompt_tokens / servers
             else:
+                in_flight -= 1
                 came_before, then = before.pop(place)
                 whole, load, *beyond = (area - each for area, each in zip(areas, then, strict=True))
                 found[place] = load / whole, prompts - came_before, *(each / whole for each in beyond)
