@@ -73,7 +73,7 @@ def test_the_same_server_and_limit_take_what_the_job_took(ask, seen, tmp_path):
         source = write_rows(tmp_path / f"{limit}.jsonl", rows(count, limit))
         (told,) = plans_of(ask, source, "--limit", limit)
         low, middle, high = told["seconds"]
-        assert low < seen[1][limit] < high and middle == pytest.approx(seen[1][limit], rel=0.1)
+        assert low < seen[1][limit] < high and middle == pytest.approx(seen[1][limit], rel=0.15)
 
 
 def test_time_rate_and_cost_of_each_number_of_servers_and_each_limit(ask, tmp_path):

@@ -16,7 +16,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Annotated, Any
 
 import typer
@@ -184,7 +184,9 @@ def _plan(seen: Fit, count: int, lengths: Lengths, servers: int, limit: int, pri
     if count > size:
         seconds += (count - size) * (ends[late] - ends[early]) / (late - early)
     prompt, answer = map(fmean, zip(*rows, strict=True))
-    reach = math.exp(_Z * math.hypot(seen.spread(load, prompt, answer), seen.unsteady, _LEFT_OUT))
+    # The answers are drawn: those of so many rows may be longer or shorter.
+    drawn = pstdev(tokens for _, tokens in rows) / answer / math.sqrt(count)
+    reach = math.exp(_Z * math.hypot(seen.spread(load, prompt, answer), seen.unsteady, drawn, _LEFT_OUT))
     times = [seconds / reach, seconds, seconds * reach]
     return {
         "servers": servers,
