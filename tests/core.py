@@ -36,6 +36,7 @@ from batchclient._core.messages import (
     LoadReported,
     ModelWanted,
     Notice,
+    Offer,
     Paused,
     RatesPerMinute,
     RateWindow,
@@ -53,6 +54,7 @@ from batchclient._core.messages import (
     WaitOver,
     Woke,
 )
+from batchclient._core.requests import Budget
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 
@@ -81,6 +83,7 @@ __all__ = [
     "Ask",
     "Asked",
     "Batch",
+    "Budget",
     "Cancelled",
     "CloseRequested",
     "DrainRequested",
@@ -103,6 +106,7 @@ __all__ = [
     "ModelWanted",
     "Notice",
     "Objective",
+    "Offer",
     "Outcome",
     "Paused",
     "RateWindow",

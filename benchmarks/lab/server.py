@@ -103,6 +103,12 @@ class LabServer:
         self.outstanding -= sum(exchange.unfinished)
         self._forget(exchange, now)
 
+    @property
+    def next_at(self) -> float:
+        """When something next happens in it, or leaves it."""
+        agenda_at = self._agenda[0][0] if self._agenda else math.inf
+        return min(self._engine_at(), agenda_at, self._outbox[0].at if self._outbox else math.inf)
+
     def advance(self, until: float) -> list[Reply]:
         """Simulate up to ``until``; return when something first reaches the client."""
         agenda, outbox = self._agenda, self._outbox

@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from difflib import get_close_matches
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 from batchclient._old_names import refuse_old
 from batchclient.errors import ConfigError
 
-__all__ = ["check_choice", "check_count", "check_flag", "check_number", "checked", "refuse_unknown", "refused"]
+__all__ = [
+    "check_choice",
+    "check_count",
+    "check_flag",
+    "check_number",
+    "checked",
+    "refuse_unknown",
+    "refused",
+    "refuses_unknown",
+]
 
 _T = TypeVar("_T")
 
@@ -82,6 +93,20 @@ def check_choice(field: str, value: object, choices: Collection[str]) -> None:
     """
     if not isinstance(value, str) or value not in choices:
         raise refused(field, f"one of {', '.join(choices)}")
+
+
+def refuses_unknown(kind: type[_T]) -> type[_T]:
+    """Let a dataclass refuse arguments that it does not have, with the right names in the error."""
+    make: Callable[..., None] = kind.__init__
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+
+    @wraps(make)
+    def refusing(self: Any, *values: Any, **given: Any) -> None:
+        refuse_unknown(given.keys() - known, known)
+        make(self, *values, **given)
+
+    kind.__init__ = refusing  # type: ignore[method-assign]
+    return kind
 
 
 def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:

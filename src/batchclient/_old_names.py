@@ -21,6 +21,8 @@ OLD = {
     "max_queued": "is given as queue=Queue(max_calls=…)",
     "max_response_bytes": "is gone: a response has 64 MiB at most",
     "on_adjustment": "is gone: story() and statistics().adjustments tell every change",
+    "per_million_in": "is input now: Price(input=…)",
+    "per_million_out": "is output now: Price(output=…)",
     "refill_ratio": _THE_PRESETS,
     "refill_s": _THE_PRESETS,
     "render_chat": "is gone: complete() takes the prompt that a template of yours made",

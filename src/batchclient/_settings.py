@@ -167,6 +167,7 @@ class Settings:
             order=queue.order,
             aging_s=queue.aging_s,
             group_prefixes=queue.group_prefixes is not False,
+            max_wait_s=queue.max_wait_s,
             tenant_weights=queue.tenant_weights or {},
             length_reach=dialect.length_reach,
             known_caps=dialect.caps,

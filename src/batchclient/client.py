@@ -689,6 +689,7 @@ class BatchClient(_Calls):
         session: str | None = None,
         look_ahead: int | None = None,
         order: Literal["longest_first"] | None = None,
+        max_cost: float | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -729,6 +730,8 @@ class BatchClient(_Calls):
             order: ``"longest_first"``: of the open rows those go first whose answers are expected
                 to be the longest, by ``expected_tokens`` or by what came of such prompts, so that
                 no long answer is left alone at the end. By default rows go in input order.
+            max_cost: what the map may spend at servers with a price, at most, in the currency of
+                the prices; any number by default. A row beyond it waits for a cheaper server.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
             repair: a ``Repair``: what to do about answers that were cut off, or do not fit.
@@ -770,7 +773,7 @@ class BatchClient(_Calls):
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
             response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
-            progress=progress, finish_by_s=finish_by_s, params=params,
+            progress=progress, finish_by_s=finish_by_s, params=params, max_cost=max_cost,
         )  # fmt: skip
         return await gather(self._engine, job, return_exceptions=return_exceptions)
 
@@ -847,6 +850,7 @@ class BatchClient(_Calls):
         session: str | None = None,
         look_ahead: int | None = None,
         order: Literal["longest_first"] | None = None,
+        max_cost: float | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -868,7 +872,7 @@ class BatchClient(_Calls):
         Args:
             docs, prompt, rows, row_params, call: as for ``batch_map``.
             model, timeout_s, priority, tenant, session: as for ``batch_map``.
-            response_model, repair, fail_if, params: as for ``batch_map``.
+            max_cost, response_model, repair, fail_if, params: as for ``batch_map``.
             look_ahead: documents read ahead of the rows yielded, at most; the default is that of
                 ``batch_map``.
             order: as for ``batch_map``; needs ``ordered=False`` or a ``journal``.
@@ -889,7 +893,7 @@ class BatchClient(_Calls):
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
             response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
-            progress=progress, finish_by_s=finish_by_s, params=params,
+            progress=progress, finish_by_s=finish_by_s, params=params, max_cost=max_cost,
         )  # fmt: skip
         return RowStream(make_map(self._engine, job))
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from batchclient._checks import check_choice, check_count, check_flag, check_number, checked, refuse_unknown, refused
+from batchclient._checks import check_choice, check_count, check_flag, check_number, checked, refused, refuses_unknown
 from batchclient.errors import ConfigError
+from batchclient.price import Price
 from batchclient.transport._addresses import check_headers, check_key, check_url
 from batchclient.types import NOT_GIVEN, NotGiven
 
@@ -35,12 +35,6 @@ _LONGEST_NAME = 256
 
 def _group(kind: type[_T]) -> type[_T]:
     """Let a dataclass show the given fields alone, and refuse the names of former ones."""
-    make: Callable[..., None] = kind.__init__
-
-    @wraps(make)
-    def refusing(self: Any, *values: Any, **given: Any) -> None:
-        refuse_unknown(given.keys() - known, known)
-        make(self, *values, **given)
 
     def shown(self: Any) -> str:
         given = dict(given_of(self, secret=False))
@@ -49,10 +43,8 @@ def _group(kind: type[_T]) -> type[_T]:
             given["url"] = given["url"].partition("?")[0]
         return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    kind.__init__ = refusing  # type: ignore[method-assign]
     kind.__repr__ = shown  # type: ignore[method-assign]
-    return kind
+    return refuses_unknown(kind)
 
 
 def given_of(group: Any, *, secret: bool = True) -> list[tuple[str, Any]]:
@@ -168,6 +160,9 @@ class Queue:
             ``order="fcfs"``, which it needs.
         tell_server: pass the calls' priorities on to the server; vLLM heeds them with
             ``--scheduling-policy priority``.
+        max_wait_s: how long a call without a ``timeout_s`` may wait for a cheaper server, before it
+            goes to a dearer one, seconds (``Server.price``); ``math.inf``: as long as it takes. By
+            default 30, and for rows of maps, which are read ahead, as long as it takes.
 
     Raises:
         ConfigError: a value is wrong.
@@ -180,6 +175,7 @@ class Queue:
     tenant_weights: Mapping[str, float] | None = None
     group_prefixes: bool | None = None
     tell_server: bool = False
+    max_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("queue.order", self.order, ("fcfs", "shortest_first", "deadline"))
@@ -200,6 +196,8 @@ class Queue:
             if self.group_prefixes and self.order != "fcfs":
                 raise refused("queue.group_prefixes", f"it needs order='fcfs', and order is {self.order!r}")
         check_flag("queue.tell_server", self.tell_server)
+        if self.max_wait_s is not None:
+            check_number("queue.max_wait_s", self.max_wait_s, endless=True)
 
 
 @_group
@@ -243,10 +241,14 @@ class Http:
 @_group
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server with a key, headers or rates of its own.
+    """A server with a key, headers, rates, a model or a price of its own.
 
     Args:
         url: its OpenAI-style root, with its ``/v1``.
+        model: its name of the one model that it is asked for. It gets the calls that name no model,
+            and those that name this one. By default it gets all calls, by the names that they give.
+        price: of its tokens, ``Price(input=…, output=…)``; by default a call costs nothing. Each
+            call goes to the cheapest server that is expected to answer it in time.
         api_key: sent to this server as a bearer token, instead of the client's.
         headers: sent to this server, beside the client's and before them.
         session_header: the name of the header that tells this server the ``session`` of a call,
@@ -261,6 +263,8 @@ class Server:
     """
 
     url: str
+    model: str | None = field(default=None, kw_only=True)
+    price: Price | None = field(default=None, kw_only=True)
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
     session_header: str | None = field(default=None, kw_only=True)
@@ -270,6 +274,12 @@ class Server:
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", checked("base_url", lambda: check_url(self.url)))
         checked("api_key", lambda: check_key(self.api_key))
+        if self.model is not None and not (isinstance(self.model, str) and self.model):
+            raise refused("model", "the server's name of its model")
+        if self.price is not None and not isinstance(self.price, Price):
+            raise refused("price", f"a Price(input=…, output=…), not a {type(self.price).__name__}")
+        if self.price is not None and self.price.per_hour is not None:
+            raise refused("price", "per_hour: a call costs none of it; a server that is paid by the hour has no price")
         if self.headers is not None:
             object.__setattr__(self, "headers", headers_of(self.headers))
         if self.session_header is not None:

@@ -284,6 +284,7 @@ class _MapArguments(TypedDict, total=False):
     tenant: str | None
     session: str | None
     look_ahead: int | None
+    max_cost: float | None
     fail_if: Sequence[str]
     journal: "str | os.PathLike[str] | Journal | HeldJournal | None"
     progress: "Callable[[MapProgress], object] | None"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from batchclient._checks import refuses_unknown
 from batchclient.errors import ConfigError
 
 __all__ = ["Price"]
@@ -13,22 +14,23 @@ _HOUR_S = 3600.0
 _MILLION = 1e6
 
 
+@refuses_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """The price of a server's work. A price that is absent is 0; one at least is given.
 
     Args:
+        input: of a million tokens of prompts.
+        output: of a million tokens of answers.
         per_hour: of an hour, for all machines together, busy or not.
-        per_million_in: of a million tokens of prompts.
-        per_million_out: of a million tokens of answers.
 
     Raises:
         ConfigError: a price is no number of at least 0, or none is given.
     """
 
+    input: float | None = None
+    output: float | None = None
     per_hour: float | None = None
-    per_million_in: float | None = None
-    per_million_out: float | None = None
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -48,5 +50,5 @@ class Price:
             seconds: of work.
         """
         of_hours = (self.per_hour or 0.0) * seconds / _HOUR_S
-        of_prompts = (self.per_million_in or 0.0) * prompt_tokens / _MILLION
-        return of_hours + of_prompts + (self.per_million_out or 0.0) * completion_tokens / _MILLION
+        of_prompts = (self.input or 0.0) * prompt_tokens / _MILLION
+        return of_hours + of_prompts + (self.output or 0.0) * completion_tokens / _MILLION

@@ -307,6 +307,7 @@ class SyncBatchClient:
         session: str | None = None,
         look_ahead: int | None = None,
         order: Literal["longest_first"] | None = None,
+        max_cost: float | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -323,8 +324,8 @@ class SyncBatchClient:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
             prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                session, look_ahead, order, response_model, repair, fail_if, finish_by_s, params: as
-                for ``BatchClient.batch_map``.
+                session, look_ahead, order, max_cost, response_model, repair, fail_if, finish_by_s,
+                params: as for ``BatchClient.batch_map``.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -339,7 +340,7 @@ class SyncBatchClient:
             "batch_map", docs, prompt, call, rows, row_params, ordered=False, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
             response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
-            progress=progress, finish_by_s=finish_by_s, params=params,
+            progress=progress, finish_by_s=finish_by_s, params=params, max_cost=max_cost,
         )  # fmt: skip
         answered = self._make_map(job)
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
@@ -431,6 +432,7 @@ class SyncBatchClient:
         session: str | None = None,
         look_ahead: int | None = None,
         order: Literal["longest_first"] | None = None,
+        max_cost: float | None = None,
         response_model: type[BaseModel] | None = None,
         repair: Repair | None = None,
         fail_if: Sequence[str] = (),
@@ -448,8 +450,8 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, session,
-                look_ahead, order, response_model, repair, fail_if, finish_by_s, params: as for
-                ``BatchClient.stream_map``.
+                look_ahead, order, max_cost, response_model, repair, fail_if, finish_by_s, params:
+                as for ``BatchClient.stream_map``.
             journal, progress: as for ``batch_map``.
 
         Returns:
@@ -462,7 +464,7 @@ class SyncBatchClient:
             "stream_map", docs, prompt, call, rows, row_params, ordered=ordered, model=model, timeout_s=timeout_s,
             priority=priority, tenant=tenant, session=session, look_ahead=look_ahead, order=order,
             response_model=response_model, repair=repair or Repair(), fail_if=fail_if, journal=journal,
-            progress=progress, finish_by_s=finish_by_s, params=params,
+            progress=progress, finish_by_s=finish_by_s, params=params, max_cost=max_cost,
         )  # fmt: skip
         return self._make_map(job)
 

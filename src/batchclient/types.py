@@ -207,6 +207,12 @@ class Completion:
         return self.choices[0].message
 
     @property
+    def model(self) -> str | None:
+        """The name of the model that answered, as its server says; ``None``: it does not."""
+        name = self.extra.get("model")
+        return name if isinstance(name, str) else None
+
+    @property
     def parsed(self) -> Any:
         """The first choice's validated instance, where the call gave a ``response_model``."""
         return self.choices[0].parsed

@@ -27,10 +27,12 @@ from batchclient import (
     Journal,
     JournalFailed,
     Repair,
+    Server,
     ServerFault,
     SyncBatchClient,
 )
 from batchclient._maps.progress import Counts
+from batchclient._settings import sending_of
 from batchclient.health import no_answers
 from batchclient.journal.held import HeldJournal, JournalInUse
 from batchclient.simulator import EmbeddedServer
@@ -569,3 +571,18 @@ async def test_a_row_that_was_asked_again_is_written_once_and_parsed_again(path)
     assert [(record["state"], record["attempts"]) for record in look(path)] == [("answered", 2)]
     again, silent = await run_job(["x"], path, **arguments)
     assert (again[0].answer.parsed, again[0].attempts, silent.sent) == (Place(city="Rome"), 2, [])
+
+
+async def test_the_servers_models_are_in_the_keys_of_the_rows(path):
+    async def reused(*servers):
+        transports = {server if isinstance(server, str) else server.url: ScriptedTransport(echo) for server in servers}
+        http = sending_of(None, transport=lambda url, headers: transports[url])
+        async with BatchClient(list(servers), model="mine", http=http, from_environment=False) as client:
+            await client.batch_map(texts(2), "{}", max_tokens=2, journal=path)
+            return client.statistics().reused
+
+    own, hosted = "http://own/v1", Server("http://hosted/v1", model="hosted")
+    assert await reused(own, hosted) == 0
+    assert await reused(hosted, own) == 2
+    with pytest.raises(ConfigError, match="model"):
+        await reused(own, Server("http://hosted/v1", model="other"))

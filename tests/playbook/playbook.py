@@ -113,6 +113,7 @@ class Playbook:
         trusts_lists: whether servers get lists though they do not say which they are; ``False``: they are
             strangers, and prove their lists first.
         requests_per_minute, tokens_per_minute: of each endpoint.
+        offers: what each endpoint serves, and at which price; none: anything, for nothing.
         settings: fields of ``SchedulerSettings``.
     """
 
@@ -124,6 +125,7 @@ class Playbook:
         trusts_lists=True,
         requests_per_minute=None,
         tokens_per_minute=None,
+        offers=(),
         **settings,
     ):
         limits = limit if isinstance(limit, list) else [limit]
@@ -132,6 +134,7 @@ class Playbook:
             [FixedLimit(n) if isinstance(n, int) else n for n in limits],
             asks_first=None if asks_first is None else lambda: asks_first,
             rates=[RatesPerMinute(requests_per_minute, tokens_per_minute)] * len(limits),
+            offers=offers,
         )
         self.now = 0.0
         self.sent = []

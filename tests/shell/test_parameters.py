@@ -187,7 +187,7 @@ def test_every_field_that_has_a_role_of_its_own_has_a_name():
 
 
 MAP_ARGUMENTS = {
-    "model", "timeout_s", "priority", "tenant", "session", "look_ahead",
+    "model", "timeout_s", "priority", "tenant", "session", "look_ahead", "max_cost",
     "journal", "progress", "rows", "row_params", "fail_if", "finish_by_s",
 }  # fmt: skip
 OF_TEXTS = {"response_model", "repair", "order"}

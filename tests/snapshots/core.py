@@ -68,7 +68,18 @@ _COUNTS = [
     each.name
     for each in fields(Statistics)
     if each.name
-    not in ("histograms", "outcomes", "tokens", "errors", "changes", "health", "lengths", "regained_tokens")
+    not in (
+        "histograms",
+        "outcomes",
+        "tokens",
+        "costs",
+        "overflows",
+        "errors",
+        "changes",
+        "health",
+        "lengths",
+        "regained_tokens",
+    )  # fmt: skip
 ]
 """Of the statistics. The others' words may change; ``tests/simulation`` checks them against these counts."""
 

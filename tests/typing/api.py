@@ -266,7 +266,7 @@ policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]
 def prices(client: SyncBatchClient) -> None:
     """What a client's work costs."""
     spent = client.statistics()
-    price = Price(per_hour=8 * 2.5, per_million_in=0.15, per_million_out=0.6)
+    price = Price(per_hour=8 * 2.5, input=0.15, output=0.6)
     assert_type(
         price.cost(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens, seconds=3600), float
     )

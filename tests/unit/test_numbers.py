@@ -68,7 +68,7 @@ def numbers(function):
             yield name, ANY if "float" in kinds else WHOLE
 
 
-PATIENCE = ("outage_patience_s", "wait_for_server_s")
+PATIENCE = ("max_wait_s", "outage_patience_s", "wait_for_server_s")
 """Of these infinity is no bound."""
 
 

@@ -9,7 +9,7 @@ from batchclient import ConfigError, Price
 
 
 def test_the_cost_is_of_tokens_and_hours_together():
-    price = Price(per_hour=2.5, per_million_in=0.15, per_million_out=0.6)
+    price = Price(per_hour=2.5, input=0.15, output=0.6)
     assert price.cost(prompt_tokens=2_000_000) == pytest.approx(0.3)
     assert price.cost(completion_tokens=500_000) == pytest.approx(0.3)
     assert price.cost(seconds=5400) == pytest.approx(3.75)
@@ -17,12 +17,12 @@ def test_the_cost_is_of_tokens_and_hours_together():
 
 
 def test_a_price_that_is_absent_costs_nothing():
-    assert Price(per_million_out=1).cost(prompt_tokens=10**9, seconds=10**9) == 0
+    assert Price(output=1).cost(prompt_tokens=10**9, seconds=10**9) == 0
     assert Price(per_hour=0).cost(prompt_tokens=10**9, completion_tokens=10**9, seconds=10**9) == 0
 
 
 def test_a_price_that_is_none_is_refused_by_name():
-    for field in ["per_hour", "per_million_in", "per_million_out"]:
+    for field in ["per_hour", "input", "output"]:
         for value in [-1, float("nan"), float("inf"), True, "0.15"]:
             with pytest.raises(ConfigError, match=f"^{field} is a number of at least 0, not ") as refused:
                 Price(**{field: value})
@@ -30,7 +30,7 @@ def test_a_price_that_is_none_is_refused_by_name():
 
 
 def test_no_price_at_all_is_refused():
-    with pytest.raises(ConfigError, match="per_hour, per_million_in, per_million_out"):
+    with pytest.raises(ConfigError, match="input, output, per_hour"):
         Price()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchclient._core.kinds import Kind
+from batchclient._core.requests import Budget
 from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Manner(NamedTuple):
             goes alone with it.
         tells_priority: whether the server is told the priority, whatever the client's settings.
         home: the endpoint of the call's session, where nothing else is known of the session.
+        budget: of the call's job.
     """
 
     to_caller: bool = False
@@ -38,6 +40,7 @@ class Manner(NamedTuple):
     own_label: bool = False
     tells_priority: bool = False
     home: int | None = None
+    budget: Budget | None = None
 
 
 PLAIN = Manner()

@@ -30,7 +30,7 @@ from batchclient._calls.inputs import (
 )
 from batchclient._calls.lengths import ModelLengths
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Request, Shape
+from batchclient._core.messages import Batch, Offer, Request, Shape
 from batchclient._shell.backend import Waiter
 from batchclient.dialects._kinds import KINDS
 from batchclient.errors import BatchClientError, ConfigError, NotFound
@@ -60,10 +60,14 @@ class CallMaker:
 
     Args:
         settings: the client's.
+        offers: what each base URL serves.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, offers: Mapping[str, Offer] | None = None) -> None:
         self._settings = settings
+        self._offers = offers or {}
+        self.has_own_models: bool = any(server.model is not None for server in settings.base_url)
+        """Whether some server may have a model of its own."""
         # The names of parameters take 5 ms to import: not with batchclient, and not within a call.
         import batchclient.params  # noqa: F401
         from batchclient.dialects._shapes import Shapes
@@ -74,7 +78,7 @@ class CallMaker:
         """Of calls that say none."""
         self.default_model = settings.model
         """The model of calls that name none."""
-        self.asks_model = settings.model is None
+        self.asks_model = settings.model is None and any(server.model is None for server in settings.base_url)
         """Whether the server is to be asked for its model before a call that names none."""
         self.endpoints: Sequence[tuple[str, int]] = ()
         """The base URL and id of each server in use."""
@@ -82,6 +86,7 @@ class CallMaker:
         """Whether some server is told a call's session."""
         self._of_lanes: dict[tuple[Any, ...], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
+        self._of_models: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(self, call: Call, waiter: Waiter | None, now: float, *, from_grant: bool = False) -> Request:
         """Return the request of one call.
@@ -124,6 +129,8 @@ class CallMaker:
         shape, solo = self._shapes.shape(
             params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
         )
+        if self.has_own_models:
+            shape = self._at_models(shape, model)
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
         is_plain = manner is PLAIN and tenant is None and session is None and not priority
@@ -151,6 +158,8 @@ class CallMaker:
         model = self.some_model if call.model is None and self.asks_model else self.model(call.model)
         params, _ = _expectation(call.kind, call.params)
         shape, _ = self._shapes.shape(params, model, kind=call.kind, method=method)
+        if self.has_own_models:
+            shape = self._at_models(shape, call.model)
         self._in_lane(shape, call)
         self.seconds(call.timeout_s)
         return shape
@@ -160,6 +169,49 @@ class CallMaker:
         """A name that stands for the server's model while arguments are only checked."""
         return self.default_model or "?"
 
+    def join(self, model: str | None) -> None:
+        """A server has joined, perhaps with a model of its own."""
+        if model is not None:
+            self.has_own_models = True
+        elif self.default_model is None:
+            self.asks_model = True
+
+    @property
+    def own_models(self) -> list[str]:
+        """The names of the servers' own models, sorted."""
+        return sorted({name for url, _ in self.endpoints if (name := self._offers[url].model) is not None})
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the models that calls which name none may be answered by, sorted."""
+        names, own = self.own_models, {self._offers[url].model for url, _ in self.endpoints}
+        return sorted({*names, self.some_model}) if None in own else names
+
+    def _at_models(self, shape: Shape, model: str | None) -> Shape:
+        """Return the shape of the same calls where servers have models of their own.
+
+        Calls that name none may be answered by one of several: their key has all names.
+
+        Raises:
+            ConfigError: no server has the model that the calls name.
+        """
+        if model is not None:
+            if all(self._offers[url].model not in (None, model) for url, _ in self.endpoints):
+                message = f"no server has the model {model!r:.80}; they have {', '.join(self.own_models)}"
+                raise ConfigError(message, field="model")
+            return shape
+        models = self.models
+        if models == [shape.model]:
+            return shape
+        names = dumps(models).encode()
+        known = self._of_models.get((shape, names))
+        if known is None:
+            if len(self._of_models) >= _SHAPES_REMEMBERED:
+                self._of_models.clear()
+            known = replace(shape, key=names + shape.key, answer_key=names + shape.answer_key, any_model=True)
+            self._of_models[shape, names] = known
+        return known
+
     def found_model(self, name: str) -> None:
         """The server has told its model."""
         self.default_model = name
@@ -168,6 +220,8 @@ class CallMaker:
     def model(self, model: str | None) -> str:
         """Return the model's name: the call's, or the client's."""
         name = model if model is not None else self.default_model
+        if name is None and self.has_own_models and not self.asks_model:
+            name = self.own_models[0]
         if name is not None and not isinstance(name, str):
             raise ConfigError(f"model is a name, not a {type(name).__name__}", field="model")
         if not name:
@@ -202,17 +256,21 @@ class CallMaker:
             message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not {_unfit(tenant)}"
             raise ConfigError(message, field="tenant")
         session, home = self._session(call)
-        if priority == 0 and tenant is None and max_attempts is None and session is None and home is None:
+        budget = call.manner.budget
+        is_plain = priority == 0 and tenant is None and max_attempts is None and session is None and home is None
+        if is_plain and budget is None:
             return shape
         tells_priority = bool(priority and (call.manner.tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
-        signature = shape, priority, tenant, max_attempts, tells_priority, session, home
+        signature = shape, priority, tenant, max_attempts, tells_priority, session, home, budget
         known = self._of_lanes.get(signature)
         if known is not None:
             return known
         of_session = () if session is None and home is None else (session, home)
         lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else []), *of_session]).encode()
+        if budget is not None:
+            lane += b"budget %d" % id(budget)
         made = replace(
             shape,
             key=lane + shape.key,
@@ -223,6 +281,7 @@ class CallMaker:
             max_attempts=max_attempts,
             session=session,
             home=home,
+            budget=budget,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()
@@ -247,8 +306,14 @@ class CallMaker:
             return session, None
         home = None
         if len(self.endpoints) > 1:
-            home = max(self.endpoints, key=lambda each: sha256(f"{session}\n{each[0]}".encode()).digest())[1]
+            # A conversation does not begin where its calls cost more, or are not taken.
+            cheap = [each for each in self.endpoints if self._is_home(self._offers[each[0]], call.model)]
+            home = max(cheap or self.endpoints, key=lambda each: sha256(f"{session}\n{each[0]}".encode()).digest())[1]
         return None, home
+
+    @staticmethod
+    def _is_home(offer: Offer, model: str | None) -> bool:
+        return not offer.is_priced and (model is None or offer.model in (None, model))
 
     def _of_query(self, shape: Shape, query: str) -> Shape:
         """Return the shape of the pairs that share a query.

@@ -21,9 +21,10 @@ from urllib.parse import parse_qsl, quote
 
 from batchclient._checks import refused
 from batchclient._common.log import log
-from batchclient._core.messages import RatesPerMinute
+from batchclient._core.messages import Offer, RatesPerMinute
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, NO_PAGES, Page
+from batchclient.price import Price
 from batchclient.transport import Transport, root_of
 from batchclient.transport._addresses import host_of
 
@@ -59,6 +60,8 @@ class Connections:
         """By which each base URL is told a call's session."""
         self.rates: dict[str, RatesPerMinute] = {}
         """Of each base URL."""
+        self.offers: dict[str, Offer] = {}
+        """What each base URL serves, at which price."""
         self._http_client = settings.http.client
         self._own_transport = settings.http.transport
         self.pages: dict[Page, Callable[[str], Transport]] = {}
@@ -151,6 +154,8 @@ class Connections:
             headers = {name: value for name, value in headers.items() if not _is_secret(name)}
         self.session_headers[server.url] = server.session_header
         self.rates[server.url] = RatesPerMinute(server.requests_per_minute, server.tokens_per_minute)
+        price = server.price or Price(input=0)
+        self.offers[server.url] = Offer(server.model, price.cost(prompt_tokens=1), price.cost(completion_tokens=1))
         self._headers[server.url] = _with_key({**headers, **(server.headers or {})}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
         if self._heeds_proxies:

@@ -63,11 +63,18 @@ def add_endpoint(engine: Engine, base_url: object) -> None:
         runner.servers.hide(secrets)
         pages = {page: make(url) for page, make in engine.connections.pages.items()}
         number = runner.add_endpoint(
-            engine.connections.for_calls(url), pages, engine.make_limit(), shown(url), engine.connections.rates[url]
+            engine.connections.for_calls(url),
+            pages,
+            engine.make_limit(),
+            shown(url),
+            engine.connections.rates[url],
+            engine.connections.offers[url],
         )
         engine.calls.lengths.endpoints.add(number)
+        runner.servers[number].model = server.model
         runner.servers[number].session_header = server.session_header
     engine.endpoints.append((url, number))
+    engine.calls.join(server.model)
     engine.calls.tells_sessions = engine.calls.tells_sessions or server.session_header is not None
 
 

@@ -103,7 +103,7 @@ class Engine:
             import_module(name)
         self.settings = settings
         self.connections = connections = Connections(settings)
-        self.calls = CallMaker(settings)
+        self.calls = CallMaker(settings, connections.offers)
         self.callbacks = Callbacks()
         key_hint = connections.key_hint(key_given=key_given, reads_environment=reads_environment)
         self.dialects = DialectChoice(settings.dialect, connections.secrets, key_hint)
@@ -287,7 +287,8 @@ class Engine:
             self.settings.http.timeouts,
             self.calls.learn,
             pages={page: [make(url) for url, _ in self.endpoints] for page, make in self.connections.pages.items()},
-            model=self.settings.model,
+            # A page is read for the one model of all calls.
+            model=None if self.calls.has_own_models else self.settings.model,
             on_server=self.calls.lengths.know,
             on_model=self.calls.found_model,
             bounds_connect=self.settings.http.connect_timeout_s is NOT_GIVEN,
@@ -297,6 +298,7 @@ class Engine:
         self.calls.endpoints = self.endpoints
         for url, number in self.endpoints:
             runner.servers[number].session_header = self.connections.session_headers[url]
+            runner.servers[number].model = self.connections.offers[url].model
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
             runner.tell(Paused())
@@ -311,6 +313,7 @@ class Engine:
             names,
             self.connections.asks_first if Page.SERVER in self.connections.pages else None,
             [self.connections.rates[url] for url, _ in self.endpoints],
+            [self.connections.offers[url] for url, _ in self.endpoints],
         )
 
     def settings_of_core(self) -> SchedulerSettings:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from json import loads
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from batchclient._checks import check_number, refused
 from batchclient._client.engine import Engine, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Shape
+from batchclient._core.requests import Budget
 from batchclient._maps.arrow import documents_of
 from batchclient._maps.progress import Ticker
 from batchclient._maps.repair import Repair, answers_alike
@@ -104,6 +105,8 @@ class MapJob:
     params: Mapping[str, Any]
     count: int | None = None
     """The documents, where ``docs`` itself has no ``len()`` any more."""
+    max_cost: float | None = None
+    budget: Budget | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         # Tracebacks with values show it: no prompt, and no field of the caller's.
@@ -131,6 +134,9 @@ class MapJob:
         if self.order is not None and self.ordered and self.journal is None:
             message = f"order={self.order!r} may end the first row last: give ordered=False, or a journal"
             raise ConfigError(message, field="order")
+        if self.max_cost is not None:
+            check_number("max_cost", self.max_cost, above=0)
+            self.budget = Budget(self.max_cost)
         if self.progress is not None and not callable(self.progress):
             raise ConfigError(f"progress is a function, not a {type(self.progress).__name__}", field="progress")
         if not isinstance(self.repair, Repair):
@@ -166,8 +172,15 @@ class MapJob:
 
     def of(self, kind: Kind, item: Any, params: Mapping[str, Any], own: RowCall | None = None) -> Call:
         """Return the call of a row: what the row says of its own stands before the job's."""
+        manner = PLAIN
+        if own is not None:
+            manner = _MANNERS[not LABELS.isdisjoint(own.params), own.priority is not None]
+        if self.budget is not None:
+            manner = manner._replace(budget=self.budget)
         if own is None:
-            return Call(kind, item, params, self.model, self.timeout_s, self.priority, self.tenant, self.session)
+            return Call(
+                kind, item, params, self.model, self.timeout_s, self.priority, self.tenant, self.session, manner=manner
+            )
         return Call(
             kind,
             item,
@@ -177,14 +190,17 @@ class MapJob:
             self.priority if own.priority is None else own.priority,
             self.tenant,
             self.session if own.session is None else own.session,
-            manner=_MANNERS[not LABELS.isdisjoint(own.params), own.priority is not None],
+            manner=manner,
         )
 
-    def described(self, shape: Shape) -> dict[str, Any]:
-        """Return what decides the answers, by name."""
+    def described(self, shape: Shape, models: list[str]) -> dict[str, Any]:
+        """Return what decides the answers, by name; ``models``: what a call that names none may have."""
         parameters = loads(shape.body)
         template = self.prompt if isinstance(self.prompt, str) else None
-        return {"call": self.call, "model": parameters.pop("model"), "template": template, "parameters": parameters}
+        model = parameters.pop("model")
+        if shape.any_model:
+            model = " | ".join(models)
+        return {"call": self.call, "model": model, "template": template, "parameters": parameters}
 
 
 async def gather(engine: Engine, job: MapJob, *, return_exceptions: bool) -> MapResults[Any]:
@@ -241,7 +257,9 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         again = None if job.response_model is None else structured().parse(job.response_model)
         guarded = None if again is None else engine.callbacks.guard("response_model", again)
         kept_again = None if guarded is None else (lambda _, answer: guarded(answer))
-        journaled = Journaled(job.journal, lambda: job.described(check()), kept_again, ordered=job.ordered)
+        journaled = Journaled(
+            job.journal, lambda: job.described(check(), engine.calls.models), kept_again, ordered=job.ordered
+        )
     more_ahead, look_ahead = 0 if journaled is None else journaled.more_ahead, job.look_ahead
     times = 1 if job.order is None else _TIMES_AHEAD
     return Map(
@@ -363,16 +381,22 @@ def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, A
     shape, runner = request.shape, engine.runner
     assert runner is not None, "a row with a request has a runner"
     fields |= {**loads(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
+    model = fields.pop("model")
     call = Call(
         shape.kind,
         item,
         {"extra_body": fields},
-        fields.pop("model"),
+        None if shape.any_model else model,
         None,
         shape.priority,
         shape.tenant,
         shape.session,
-        manner=Manner(own_label=shape.alone_reason == "labels", tells_priority=shape.tells_priority, home=shape.home),
+        manner=Manner(
+            own_label=shape.alone_reason == "labels",
+            tells_priority=shape.tells_priority,
+            home=shape.home,
+            budget=shape.budget,
+        ),
     )
     made = engine.calls.make(call, request.waiter, runner.backend.now())
     made.deadline, made.timeout_s = request.deadline, request.timeout_s

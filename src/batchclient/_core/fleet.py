@@ -26,6 +26,7 @@ from batchclient._core.asking import Asking
 from batchclient._core.failures import Sign
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.messages import (
+    FREE,
     AbortBatch,
     Asked,
     Batch,
@@ -93,6 +94,10 @@ class Fleet:
         self._adjustments = adjustments
         self._is_guest: bool | None = None
         """Whether all are to leave places to others; ``None``: each limit knows."""
+        self.has_offers = self.is_priced = False
+        """Whether some server has a model of its own or a price; whether some has a price."""
+        self.has_lost_model = False
+        """Whether a server with a model of its own was ever removed."""
         self._count()
 
     def __repr__(self) -> str:
@@ -130,6 +135,7 @@ class Fleet:
         return any(
             other is not endpoint
             and other.health.in_use
+            and other.serves(shape)
             and subject not in other.abilities.models.refused
             and other.abilities.lacks(shape, now) is None
             for other in self.serving
@@ -137,7 +143,7 @@ class Fleet:
 
     def refuses(self, shape: Shape) -> bool:
         """Whether all in use refuse such calls' model, or key, and answer others meanwhile."""
-        used = [endpoint for endpoint in self.serving if endpoint.health.in_use]
+        used = [endpoint for endpoint in self.serving if endpoint.health.in_use and endpoint.serves(shape)]
         return bool(used) and all(self._refuses(endpoint, shape) for endpoint in used)
 
     @staticmethod
@@ -160,7 +166,7 @@ class Fleet:
         if home.is_unfit:
             return None
         is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
-        return None if is_refused else home
+        return home if home.serves(shape) and not is_refused else None
 
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call of this shape; all, if none may."""
@@ -330,7 +336,7 @@ class Fleet:
         """An endpoint was added."""
         if self._is_guest is not None:
             event.limit.be_guest(self._is_guest)
-        endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates)
+        endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates, event.offer)
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
         self.serving.append(endpoint)
@@ -382,6 +388,7 @@ class Fleet:
             return
         if not endpoint.leaving:
             assert len(self.serving) > 1, "the last endpoint stays"
+            self.has_lost_model |= endpoint.offer.model is not None
             endpoint.leaving = True
             self.serving.remove(endpoint)
             self._count()
@@ -398,6 +405,8 @@ class Fleet:
     def _count(self) -> None:
         for endpoint in self.serving:
             endpoint.is_lone = len(self.serving) == 1
+        self.has_offers = any(endpoint.offer != FREE for endpoint in self.serving)
+        self.is_priced = any(endpoint.offer.is_priced for endpoint in self.serving)
 
     def _keep_one_in_use(self) -> None:
         """If none is in use, probe those ejected but not vanished (the panic rule)."""

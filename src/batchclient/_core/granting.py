@@ -13,6 +13,7 @@ Rules 3, 5 and 9 of the scheduler, and:
   ``rates``).
 - Calls of a session go to its endpoint while that one is in use and takes calls, and wait for it.
   If calls of 32 groups wait for others, an endpoint takes the next ones: none stays idle for long.
+- Where servers have prices or models of their own, each call has its cheapest (see ``prices``).
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
 - The first list to a server waits until the server has said which it is (see ``asking``).
@@ -36,6 +37,7 @@ from batchclient._core.fleet import Fleet
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.messages import Batch, Isolation, Request, RequestState
+from batchclient._core.prices import Prices
 from batchclient._core.servers.choice import choose, no_later
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.speed import work
@@ -76,6 +78,7 @@ class Granting:
         self._times = lengths.times
         self._counters = counters
         self._rule = BatchingRule(settings, lengths)
+        self._prices = Prices(settings, fleet, queue, lengths)
         self._sent = 0
         self.is_paused = False
         """Whether the caller lets nothing be sent."""
@@ -91,7 +94,8 @@ class Granting:
         if self._queue.size:
             serving = self._fleet.serving
             if len(serving) > 1:
-                wake_at = self._share_out(serving, now, granted)
+                look_at = self._prices.look(now) if self._fleet.is_priced else math.inf
+                wake_at = min(look_at, self._share_out(serving, now, granted))
             else:
                 wake_at = self._grant_on(serving[0], now, granted)[1]
         # Another endpoint may have taken the calls which one endpoint would have kept waiting.
@@ -106,15 +110,21 @@ class Granting:
         choices = [endpoint for endpoint, hold in gates if hold is None]
         wake_at = min((hold.next_at for _, hold in gates if hold is not None), default=math.inf)
         queued, most = self._queue.size, None
-        if queued < sum(endpoint.free for endpoint in choices):
-            most = max(_SHORTEST_SHARE, -(-queued // len(choices)))
+        sharing = choices
+        if self._fleet.is_priced:
+            sharing = [endpoint for endpoint in choices if not endpoint.offer.is_priced]
+        if sharing and queued < sum(endpoint.free for endpoint in sharing):
+            most = max(_SHORTEST_SHARE, -(-queued // len(sharing)))
         while choices and (found := self._queue.pop()) is not None:
             group, head = found
             self._queue.restore(group)
             # An endpoint that cannot take the call does not "hold it back": see below.
             endpoint = self._fleet.home_of(head, now)
             if endpoint is None or endpoint not in choices:
-                endpoint = choose(self._fleet.takers(choices, head.shape, now), head, now)
+                takers = self._fleet.takers(choices, head.shape, now)
+                if self._fleet.has_offers:
+                    takers = self._prices.allowed(takers, group, head, now)
+                endpoint = choose(takers, head, now)
             free = endpoint.free
             more, until = self._grant_on(endpoint, now, granted, most)
             wake_at = min(wake_at, until)
@@ -192,7 +202,10 @@ class Granting:
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""
         endpoint, now = turn.endpoint, turn.now
-        may_be_left = group.shape.home is not None and turn.left_to_others < _MOST_AWAY
+        if self._fleet.has_offers and (wait := self._prices.wait(endpoint, group, oldest, now)) is not None:
+            return wait
+        has_home = group.shape.home is not None and group.overflow is None
+        may_be_left = has_home and turn.left_to_others < _MOST_AWAY
         if may_be_left and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
             turn.left_to_others += 1
             return Wait("for the server of its session")
@@ -215,6 +228,8 @@ class Granting:
             if not size:
                 # No younger, cheaper call goes before it.
                 return Wait(RATE, until, blocks=True)
+        if group.shape.budget is not None and endpoint.offer.is_priced:
+            size = min(size, group.shape.budget.room(self._prices.cost(endpoint, oldest)))
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT:
             # It goes once the server has said which it is.
             held_until = endpoint.abilities.lists_held_until(now)
@@ -336,6 +351,13 @@ class Granting:
         abilities.sent(batch)
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self._tokens, requests))
+        if self._fleet.is_priced and endpoint.offer.is_priced:
+            if shape.budget is not None:
+                batch.charged_cost = endpoint.offer.cost(prompt_tokens / size, expected)
+                shape.budget.spent += size * batch.charged_cost
+            why = self._prices.reason(endpoint, group, requests[0], now)
+            if why:
+                self._counters.observed.overflows[endpoint.shown_name, why] += size
         endpoint.take(batch, now)
         self._queue.lanes.take(lane, size * shape.weight, now)
         if self._queue.lanes.has_tenants:

@@ -12,10 +12,11 @@ Rules:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import add
+from typing import Any
 
 from batchclient._core.failures import Failure
 from batchclient._core.requests import Batch, Request
@@ -161,6 +162,10 @@ class Observations:
         """Requests that ended, by endpoint, kind and outcome."""
         self.tokens: Counter[tuple[str, ...]] = Counter()
         """Tokens by endpoint, model and direction."""
+        self.costs: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        """What the answers of servers with a price have cost, by endpoint."""
+        self.overflows: Counter[tuple[str, ...]] = Counter()
+        """Calls sent to a server though another is cheaper, by endpoint and reason."""
         self.changes: Counter[tuple[str, ...]] = Counter()
         """Changes of limits and list caps, by endpoint, setting and direction."""
 
@@ -239,7 +244,10 @@ class Observations:
             family = self._families[name]
             for key in [key for key in family if key[0] == first and labels[0] == "endpoint"]:
                 family[_OTHER, *key[1:]].add(family.pop(key))
-        for counts in (self.outcomes, self.tokens, self.changes):
+        of_all: tuple[dict[tuple[str, ...], Any], ...] = (
+            self.outcomes, self.tokens, self.changes, self.costs, self.overflows,
+        )  # fmt: skip
+        for counts in of_all:
             for key in [key for key in counts if key[0] == first]:
                 counts[_OTHER, *key[1:]] += counts.pop(key)
 

@@ -243,6 +243,31 @@ class RatesPerMinute(NamedTuple):
 NO_RATES = RatesPerMinute()
 
 
+class Offer(NamedTuple):
+    """What a server serves, and what that costs.
+
+    Args:
+        model: the one model that it is asked for; ``None``: any.
+        input, output: the price of a token of a prompt and of an answer.
+    """
+
+    model: str | None = None
+    input: float = 0.0
+    output: float = 0.0
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether a call costs anything."""
+        return self.input > 0 or self.output > 0
+
+    def cost(self, prompt_tokens: float, output_tokens: float) -> float:
+        """The cost of tokens."""
+        return prompt_tokens * self.input + output_tokens * self.output
+
+
+FREE = Offer()
+
+
 @dataclass(slots=True, eq=False)
 class EndpointAdded:
     """An endpoint was added, with an id never used before and a base URL as it may be shown."""
@@ -251,6 +276,7 @@ class EndpointAdded:
     limit: Limit
     name: str = ""
     rates: RatesPerMinute = NO_RATES
+    offer: Offer = FREE
 
 
 @dataclass(slots=True, eq=False)

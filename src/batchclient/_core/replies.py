@@ -94,6 +94,8 @@ class Replies:
         batch.callers -= len(tally.resolved)
         endpoint.give_back(tally.count * weight, now)
         self._lanes.give_back(batch.lane, tally.count * weight)
+        if tally.count and self._fleet.is_priced:
+            endpoint.service.learn(batch.shape.answer_key, now - batch.sent_at, now)
         if tally.watched:
             self._deadlines.ended(tally.watched)
             self._lengths.times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.watched)
@@ -150,8 +152,13 @@ class Replies:
         self._counters.prompt_tokens += tally.prompt_tokens
         self._counters.completion_tokens += tally.made_tokens
         self._counters.wasted_tokens += tally.wasted_tokens
-        observed, server = self._counters.observed, endpoint.shown_name
-        observed.served(server, batch.shape.model, tally.prompt_tokens, tally.made_tokens)
+        observed, server, offer = self._counters.observed, endpoint.shown_name, endpoint.offer
+        observed.served(server, offer.model or batch.shape.model, tally.prompt_tokens, tally.made_tokens)
+        if self._fleet.is_priced and offer.is_priced:
+            cost = offer.cost(tally.prompt_tokens, tally.made_tokens)
+            observed.costs[(server,)] += cost
+            if batch.shape.budget is not None:
+                batch.shape.budget.spent += cost - tally.count * batch.charged_cost
         if tally.has_first_tokens:
             observed.streamed(batch, server, event.answers, now)
         batch.lane.prompt_tokens += tally.prompt_tokens
@@ -186,6 +193,9 @@ class Replies:
         if not failure.taken_on or failure.refuses_model:
             self._deadlines.take_back(alive, batch.sent_at)
         endpoint.failed(event, left, alive, now)
+        if batch.expired and self._fleet.is_priced:
+            # It would have taken longer still.
+            endpoint.service.learn(batch.shape.answer_key, now - batch.sent_at, now)
         if batch.expired:
             self._lengths.times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
         if not batch.streamed and failure.silent:
@@ -230,6 +240,8 @@ class Replies:
         self._lanes.give_back(batch.lane, len(left) * weight)
         if batch.expected_tokens:
             self._lanes.refund(batch, left)
+        if batch.shape.budget is not None:
+            batch.shape.budget.spent -= len(left) * batch.charged_cost
         return left, alive
 
     # What the limit is told ------------------------------------------------------------------------------------------

@@ -21,8 +21,26 @@ from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
 
 __all__ = [
-    "NO_REFUSAL", "Batch", "Endured", "Isolation", "Learnt", "Refusal", "Request", "RequestState", "Shape", "WireNotes",
+    "NO_REFUSAL", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request", "RequestState", "Shape",
+    "WireNotes",
 ]  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Budget:
+    """What a job may spend at servers with a price.
+
+    Args:
+        most: so much at most.
+        spent: so far, with what calls under way are expected to cost.
+    """
+
+    most: float
+    spent: float = 0.0
+
+    def room(self, cost: float) -> int:
+        """How many more calls of this cost may go to such a server."""
+        return max(0, int((self.most - self.spent) / cost)) if cost else 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +74,8 @@ class Shape:
         fixed_length: so few tokens are asked for, or exactly so many, that an end at the bound is
             no truncation.
         guarded: an answer that runs into a loop is to end there.
+        any_model: the calls name no model, and each server is asked for its own. Part of the key.
+        budget: bounds what the calls' job spends at servers with a price. Part of the key.
     """
 
     key: bytes
@@ -83,6 +103,8 @@ class Shape:
     home: int | None = None
     fixed_length: bool = False
     guarded: bool = False
+    any_model: bool = False
+    budget: Budget | None = None
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
     """The model and kind: what a server may refuse to all such calls."""
 
@@ -334,6 +356,8 @@ class Batch:
     aborting: bool = False
     charged_tokens: int = 0
     """Tokens charged, by estimate, where tokens per minute are limited."""
+    charged_cost: float = 0.0
+    """Of each request, by estimate, what was charged to the job's budget."""
     alone: str = ""
     """Why the only request has no company; empty for a list."""
     moving: bool = False

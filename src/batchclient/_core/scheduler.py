@@ -47,6 +47,7 @@ from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.messages import (
+    FREE,
     NO_RATES,
     AbortRequested,
     Answered,
@@ -65,6 +66,7 @@ from batchclient._core.messages import (
     LoadHidden,
     LoadReported,
     ModelWanted,
+    Offer,
     Paused,
     RatesPerMinute,
     RatesReported,
@@ -87,7 +89,7 @@ from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, EndpointStatistics, LengthStatistics, Statistics
 from batchclient._core.waiting.queue import Queue
-from batchclient.errors import CallAborted, ClientClosed, ConfigError, DeadlineExceeded, QueueFull
+from batchclient.errors import CallAborted, ClientClosed, ConfigError, DeadlineExceeded, NotFound, QueueFull
 
 if TYPE_CHECKING:
     from batchclient._core.limits.control import Limit
@@ -113,6 +115,7 @@ class Scheduler:
         names: Sequence[str] = (),
         asks_first: Callable[[], bool] | None = None,
         rates: Sequence[RatesPerMinute] = (),
+        offers: Sequence[Offer] = (),
     ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
@@ -122,7 +125,14 @@ class Scheduler:
         self._counters = counters = Counters()
         self._adjustments = Adjustments(command, counters.observed.changes)
         endpoints = (
-            Endpoint(number, limit, settings, names[number] if names else "", rates[number] if rates else NO_RATES)
+            Endpoint(
+                number,
+                limit,
+                settings,
+                names[number] if names else "",
+                rates[number] if rates else NO_RATES,
+                offers[number] if offers else FREE,
+            )
             for number, limit in enumerate(limits)
         )
         self._fleet = fleet = Fleet(endpoints, settings, command, counters, self._adjustments, asks_first)
@@ -428,6 +438,8 @@ class Scheduler:
                 self._commands.append(WaitOver(error))
         if self._deadlines.is_used and self._fleet.is_idle and not self._granting.is_paused:
             self._errors.end_held(now)
+        if self._fleet.has_lost_model:
+            self._end_unserved(now)
         self._fresh_calls = False
         self._wake_at = math.inf
         if self._queue.size and not self._granting.is_paused:
@@ -439,6 +451,16 @@ class Scheduler:
             if self._draining and not self._drained_said:
                 self._drained_said = True
                 self._commands.append(Drained())
+
+    def _end_unserved(self, now: float) -> None:
+        """End the queued calls for a model whose servers were removed."""
+        gone = [
+            request
+            for group in self._queue.groups()
+            if not any(endpoint.serves(group.shape) for endpoint in self._fleet.serving)
+            for request in group
+        ]
+        self._errors.end(gone, lambda one: NotFound(f"no server has the model {one.shape.model!r:.80} any more"), now)
 
     def _expire(self, now: float) -> None:
         """End the calls whose deadlines have passed."""

@@ -36,6 +36,8 @@ class SchedulerSettings:
         order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
         aging_s: the head start of a priority class over the next lower.
         group_prefixes: let calls with a common long prefix go next to each other.
+        max_wait_s: how long a call without a deadline may wait for a cheaper server (see
+            ``prices``); ``None``: 30 s, a call of a map as long as it takes.
         tenant_weights: shares of tenants which get more or less than others; 1 for the rest.
         size_for: prompts per request for a number of queued calls of a shape; where it gives
             ``None``, ``max_size`` holds.
@@ -63,6 +65,7 @@ class SchedulerSettings:
     order: str = "fcfs"
     aging_s: float = 300.0
     group_prefixes: bool = True
+    max_wait_s: float | None = None
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     size_for: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)

@@ -174,6 +174,11 @@ class Statistics:
         tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models
             after the first 32 are ``"other"``.
         errors: failed calls, by the name of their error's class.
+        costs: what the answers of servers with a price have cost, by endpoint, as the servers
+            counted the tokens.
+        overflows: calls sent to a server though another is cheaper, by endpoint and reason:
+            ``"would miss its deadline"``, ``"would wait for longer than max_wait_s"``, ``"is
+            down"`` or ``"refuses such calls"`` (the cheaper one).
         changes: all changes of limits and list caps, by endpoint, setting and direction (``"up"``
             or ``"down"``).
         lengths: how well the lengths of answers were foreseen.
@@ -209,6 +214,8 @@ class Statistics:
     outcomes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     tokens: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
+    costs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    overflows: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     health: Mapping[Health, int] = field(default_factory=no_answers)
     lengths: LengthStatistics = field(default_factory=LengthStatistics)
@@ -293,6 +300,8 @@ class Counters:
             outcomes=dict(self.observed.outcomes),
             tokens=dict(self.observed.tokens),
             errors=dict(self.errors),
+            costs=dict(self.observed.costs),
+            overflows=dict(self.observed.overflows),
             changes=dict(self.observed.changes),
             health=self.health.copy(),
         )

@@ -24,6 +24,8 @@ _LABELS_OF_COUNTS = {
     "outcomes": ("endpoint", "kind", "outcome"),
     "tokens": ("endpoint", "model", "direction"),
     "changes": ("endpoint", "setting", "direction"),
+    "costs": ("endpoint",),
+    "overflows": ("endpoint", "reason"),
 }
 
 

@@ -217,6 +217,14 @@ METRICS: tuple[Metric, ...] = (
         "Tokens as the servers counted them.", _by_key(lambda now: now.tokens),
     ),
     Metric(
+        "cost_total", "counter", "units of the prices' currency", ("endpoint",),
+        "Cost of the answers of servers with a price.", _by_key(lambda now: now.costs),
+    ),
+    Metric(
+        "overflows_total", "counter", "calls", ("endpoint", "reason"),
+        "Calls sent to a server though another is cheaper, by the reason.", _by_key(lambda now: now.overflows),
+    ),
+    Metric(
         "tokens_wasted_total", "counter", "tokens", ("reason",),
         "Tokens of answers that nobody got (abandoned), and those that had come of attempts made again (retry).",
         lambda view: [(("abandoned",), view.statistics.wasted_tokens), (("retry",), view.statistics.lost_tokens)],

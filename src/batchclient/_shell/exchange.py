@@ -119,7 +119,8 @@ class Exchanges:
     async def _exchange(self, batch: Batch, server: Server) -> Failure | None:
         dialect, now = server.dialect, self._backend.now
         sent_at = batch.wire.read_at = now()
-        request = dialect.encode(batch)
+        asked = batch if server.model is None else server.asked(batch, server.model)
+        request = dialect.encode(asked)
         if isinstance(request, Failure):
             return request
         session = batch.shape.session
@@ -131,20 +132,20 @@ class Exchanges:
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
-        pending = _Pending(self._backend, self._tell, batch)
+        pending = _Pending(self._backend, self._tell, batch, server.model)
         verbatim = batch.shape.verbatim
         decoder: ReplyDecoder | None = None
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await self._read_some(response, batch)
-                failed = dialect.failure(batch, response.status, response.headers, body, time.time())
+                failed = dialect.failure(asked, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if not verbatim:
                     return failed
                 # The body of a failed list may speak of others' prompts.
                 alone = body if len(batch.requests) == 1 else None
                 return replace(failed, reply=Reply(alone, response.headers, response.status))
-            decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
+            decoder = dialect.decoder(asked, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 await self._read(batch, decoder, pending, response, chunks)
                 batch.wire.events = decoder.events
@@ -159,6 +160,8 @@ class Exchanges:
                         return None
                     await self._await_end(batch, chunks, decoder, pending, server)
             answers, failure = decoder.end(now())
+            if server.model is not None:
+                _name(answers, server.model)
             if batch.shape.to_caller:
                 # The last event may have come without its blank line.
                 await self._hand_out(decoder, batch.requests[0].waiter, ended=True)
@@ -303,12 +306,13 @@ class _Pending:
     would cost more than parsing the event. The loop's next turn comes when the socket is empty.
     """
 
-    __slots__ = ("_answers", "_backend", "_batch", "_tell", "added")
+    __slots__ = ("_answers", "_backend", "_batch", "_model", "_tell", "added")
 
-    def __init__(self, backend: Backend, tell: Callable[[Event], None], batch: Batch) -> None:
+    def __init__(self, backend: Backend, tell: Callable[[Event], None], batch: Batch, model: str | None) -> None:
         self._backend = backend
         self._tell = tell
         self._batch = batch
+        self._model = model
         self._answers: list[tuple[int, Completion]] = []
         self.added = 0
         """Answers so far, told or not."""
@@ -316,6 +320,8 @@ class _Pending:
     def add(self, answers: list[tuple[int, Completion]]) -> None:
         if not self._answers and answers:
             self._backend.call_soon(self.flush)
+        if self._model is not None:
+            _name(answers, self._model)
         self._answers += answers
         self.added += len(answers)
 
@@ -328,6 +334,12 @@ class _Pending:
         answers = self.take()
         if answers:
             self._tell(Answered(self._batch, answers))
+
+
+def _name(answers: list[tuple[int, Completion]], model: str) -> None:
+    """Note the server's own model in answers that do not name theirs."""
+    for _, answer in answers:
+        answer.extra = {"model": model, **answer.extra}
 
 
 def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> None:

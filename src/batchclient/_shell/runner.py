@@ -46,6 +46,7 @@ from batchclient._core.messages import (
     Event,
     GuestChanged,
     HealthChanged,
+    Offer,
     RatesPerMinute,
     Reject,
     Request,
@@ -187,7 +188,7 @@ class Runner:
         self._send = self._attempts.send if tracing is None else tracing.around(self._attempts.send)
         self.model_question: ModelQuestion = ModelQuestion(
             backend.now,
-            lambda: [(number, server.transport) for number, server in self.servers.items()],
+            lambda: [(number, server.transport) for number, server in self.servers.items() if server.model is None],
             self.start_reader,
             policy,
             timeouts,
@@ -272,11 +273,17 @@ class Runner:
             self.servers[endpoint].watcher.adopt(fingerprint)
 
     def add_endpoint(
-        self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str, rates: RatesPerMinute
+        self,
+        transport: Transport,
+        pages: Mapping[Page, Transport],
+        limit: Limit,
+        name: str,
+        rates: RatesPerMinute,
+        offer: Offer,
     ) -> int:
         """Serve another endpoint; return its id."""
         number = self.servers.add(transport, pages)
-        self.tell(EndpointAdded(number, limit, name, rates))
+        self.tell(EndpointAdded(number, limit, name, rates, offer))
         return number
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:

@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import anyio
 
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Batch, Failure
+from batchclient._core.messages import Batch, Failure, Shape
 from batchclient._shell.faults import name_models, name_place
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import Page
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from batchclient.transport import Transport
 
 __all__ = ["DialectChoice", "Server", "ServerInfo", "Servers", "info_of"]
+
+_MOST_NAMED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +125,20 @@ class Server:
         watcher: reads its pages.
     """
 
-    __slots__ = ("dialect", "ending", "facts", "gone", "most", "session_header", "transport", "under_way", "watcher")
+    __slots__ = (
+        "_named", "dialect", "ending", "facts", "gone", "model", "most", "session_header", "transport", "under_way",
+        "watcher",
+    )  # fmt: skip
 
     def __init__(self, transport: Transport, dialect: Dialect, watcher: Watcher) -> None:
         self.transport = transport
         self.dialect = dialect
         self.watcher = watcher
         self.facts: ServerFacts | None = None
+        self.model: str | None = None
+        """The one model that it is asked for; ``None``: that of each call."""
+        self._named: dict[Shape, Shape] = {}
+        """Shapes of calls, and the same with its model."""
         self.session_header: str | None = None
         """By which the server is told a call's session."""
         self.gone = anyio.Event()
@@ -139,6 +149,23 @@ class Server:
         """The most that ever were."""
         self.ending = 0
         """Answered requests whose bodies have not ended."""
+
+    def asked(self, batch: Batch, model: str) -> Batch:
+        """Return a batch as this server is asked: for its own ``model``."""
+        shape = batch.shape
+        if shape.model == model:
+            return batch
+        named = self._named.get(shape)
+        if named is None:
+            # Pydantic's reader comes with the first client, not with the package.
+            from batchclient.dialects._bodies import with_model
+
+            if len(self._named) >= _MOST_NAMED:
+                self._named.clear()
+            named = self._named[shape] = replace(shape, model=model, body=with_model(shape.body, model))
+        asked = copy(batch)
+        asked.shape = named
+        return asked
 
 
 class Servers(dict[int, Server]):
@@ -209,4 +236,5 @@ class Servers(dict[int, Server]):
             return replace(failure, message=failure.message + self._choice.key_hint)
         failure = name_place(failure, self._url_of, batch.endpoint)
         server = self.get(batch.endpoint)
-        return name_models(failure, batch.shape.model, None if server is None else server.facts, self._choice.secrets)
+        model = batch.shape.model if server is None else server.model or batch.shape.model
+        return name_models(failure, model, None if server is None else server.facts, self._choice.secrets)

@@ -57,7 +57,7 @@ def cost_from(price: str | None, gpu_price: float | None, max_cost: float | None
     if price is None and gpu_price is None:
         return None
     of_prompts, of_answers = (None, None) if price is None else _per_million(price)
-    return Cost(Price(per_hour=gpu_price, per_million_in=of_prompts, per_million_out=of_answers), max_cost)
+    return Cost(Price(per_hour=gpu_price, input=of_prompts, output=of_answers), max_cost)
 
 
 def _per_million(text: str) -> tuple[float, float]:

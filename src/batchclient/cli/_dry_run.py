@@ -297,7 +297,7 @@ class DryRun:
 
     def _of_cost(self, tokens_of_all: int) -> list[str]:
         price = self.price
-        if price is None or price.per_million_in is None:
+        if price is None or price.input is None:
             # A price of hours says nothing before the job has run.
             return []
         lines = [f"cost of all prompts: about {written_cost(price.cost(prompt_tokens=tokens_of_all))}"]

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from batchclient.cli._finish_by import next_time
@@ -63,10 +63,16 @@ class _ReadNote(TypedDict):
 _FactsNote = TypedDict("_FactsNote", {"in": Any, "read": _ReadNote})
 
 
+def _renamed(price: Any) -> Any:
+    """A price in today's names."""
+    old = {"per_million_in": "input", "per_million_out": "output"}
+    return {old.get(name, name): each for name, each in price.items()} if isinstance(price, dict) else price
+
+
 class _Note(_FileNote, total=False):
     beside: dict[Literal[".errors", ".ids"], _FileNote]
     facts: _FactsNote
-    price: dict[Literal["per_hour", "per_million_in", "per_million_out"], float | None] | None
+    price: Annotated[dict[Literal["per_hour", "input", "output"], float | None], BeforeValidator(_renamed)] | None
     begun: str
     finish_by: dict[str, float]
     finished: str

@@ -46,8 +46,8 @@ The input is an argument here, and no field may come twice.
 _GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "session", "extra_body")
 _OF_MAPS = {
-    "batch_map": ("docs", "rows", "row_params", "call", "look_ahead", "order", "return_exceptions"),
-    "stream_map": ("docs", "rows", "row_params", "call", "look_ahead", "order", "ordered"),
+    "batch_map": ("docs", "rows", "row_params", "call", "look_ahead", "order", "max_cost", "return_exceptions"),
+    "stream_map": ("docs", "rows", "row_params", "call", "look_ahead", "order", "max_cost", "ordered"),
 }
 _OF_CLIENT = frozenset(
     (

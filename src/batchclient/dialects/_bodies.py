@@ -14,7 +14,7 @@ from batchclient._core.requests import Shape
 from batchclient.dialects._fields import canonical
 from batchclient.errors import BadRequest
 
-__all__ = ["Bodies", "guided_in", "in_new_names", "refuse"]
+__all__ = ["Bodies", "guided_in", "in_new_names", "refuse", "with_model"]
 
 _REMEMBERED = 256
 _GUIDED = {
@@ -66,6 +66,11 @@ def in_new_names(fields: dict[str, Any]) -> bytes:
     fields.pop("guided_decoding_backend", None)
     given = fields.get("structured_outputs")
     return canonical({**fields, "structured_outputs": {**form, **(given or {})}} if form else fields)
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """Return a shape's fields with another name of the model."""
+    return canonical({**from_json(body), "model": model})
 
 
 def guided_in(body: bytes) -> str:

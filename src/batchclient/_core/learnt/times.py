@@ -18,11 +18,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
 
 from batchclient._core.messages import Request
 
-__all__ = ["ServiceTimes", "is_fresh"]
+__all__ = ["RecentTimes", "ServiceTimes", "is_fresh"]
 
 _REMEMBERED_KEYS = 4096
 _MEAN_WEIGHT = 1 / 8
@@ -32,6 +33,7 @@ _LIKELY_DEVIATIONS = 2.0
 """About 1.6 standard deviations of a normal distribution: 19 of 20 calls."""
 _FEWEST = 8
 """So many observations let the mean's weight forget most of the first value."""
+_RECENT = 128
 _FRESH_RATIO = 0.1
 _FORGET_AFTER_S = 10.0
 """A choice: a slow server is asked again this often."""
@@ -102,3 +104,50 @@ class ServiceTimes:
         if times is None or times.count < _FEWEST or now > times.last_at + _FORGET_AFTER_S:
             return 0.0
         return max(0.0, times.mean_s - _DEVIATIONS * times.deviation_s)
+
+
+class _Recent:
+    __slots__ = ("last_at", "latest", "ordered", "sum_s")
+
+    def __init__(self) -> None:
+        self.latest: deque[float] = deque()
+        self.ordered: list[float] = []
+        self.sum_s = self.last_at = 0.0
+
+
+class RecentTimes:
+    """The latest times of service at one server, by key.
+
+    ``prices`` divides a queue by their mean, and reads off how many took longer than a call may.
+    Means of few answers wander, and mean deviations say little of long tails.
+    """
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[bytes, _Recent] = OrderedDict()
+
+    def learn(self, key: bytes, seconds: float, now: float) -> None:
+        """Take in the seconds from sending to an answer."""
+        times = self._times.get(key)
+        if times is None or now > _kept_until(times):
+            self._times[key] = times = _Recent()
+            while len(self._times) > _REMEMBERED_KEYS:
+                self._times.popitem(last=False)
+        times.last_at = now
+        times.sum_s += seconds
+        times.latest.append(seconds)
+        insort(times.ordered, seconds)
+        if len(times.latest) > _RECENT:
+            oldest = times.latest.popleft()
+            times.sum_s -= oldest
+            del times.ordered[bisect_left(times.ordered, oldest)]
+
+    def of(self, key: bytes, now: float) -> tuple[float, list[float]] | None:
+        """Their mean, and all of them in order, seconds; ``None``: nothing is known (any more)."""
+        times = self._times.get(key)
+        if times is None or now > _kept_until(times):
+            return None
+        return times.sum_s / len(times.ordered), times.ordered
+
+
+def _kept_until(times: _Recent) -> float:
+    return times.last_at + max(_FORGET_AFTER_S, 2 * times.ordered[-1])

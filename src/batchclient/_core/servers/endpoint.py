@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.failures import Sign
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import NO_RATES, Batch, Failed, RatesPerMinute, Request, Shape
+from batchclient._core.learnt.times import RecentTimes
+from batchclient._core.messages import FREE, NO_RATES, Batch, Failed, Offer, RatesPerMinute, Request, Shape
 from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
@@ -49,6 +50,8 @@ class Endpoint:
         limit: the algorithm for the number of sequences in flight.
         settings: the scheduler's.
         name: its base URL as shown, without secrets.
+        rates: bounds of what it is sent in a minute.
+        offer: what it serves, at which price.
     """
 
     def __init__(
@@ -58,11 +61,15 @@ class Endpoint:
         settings: SchedulerSettings,
         name: str = "",
         rates: RatesPerMinute = NO_RATES,
+        offer: Offer = FREE,
     ) -> None:
         self.id = number
         self.name = name
         self.shown_name = name or f"endpoint {number}"
         """The base URL as it may be shown, or a stand-in."""
+        self.offer = offer
+        self.service = RecentTimes()
+        """How long calls take, where servers have prices."""
         self.slots: int | None = None
         """The sequences taken at once, by the server's own word."""
         self.leaving = False
@@ -109,6 +116,11 @@ class Endpoint:
         """Permits free now."""
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed
         return free if allowed is None else min(free, allowed - self.in_flight)
+
+    def serves(self, shape: Shape) -> bool:
+        """Whether its model is one that calls of a shape may be answered by."""
+        model = self.offer.model
+        return model is None or shape.any_model or model == shape.model
 
     def take(self, batch: Batch, now: float) -> None:
         """Take the permits of a batch sent in this step."""

@@ -17,12 +17,13 @@ from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from typing import NamedTuple
 
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Isolation, Request, Shape
 from batchclient._core.waiting.order import Order
 
-__all__ = ["Buckets", "Group", "Index", "Ranks"]
+__all__ = ["Buckets", "Group", "Index", "Overflow", "Ranks"]
 
 _SMALLEST_SWEEP = 64
 _LOOKED_AT = 64
@@ -51,11 +52,19 @@ class Index(ABC):
         """Remove and return up to ``count`` requests (see ``Group.take``), which then name no group."""
 
 
+class Overflow(NamedTuple):
+    """Why calls wait for no cheaper server, and the ids of the dearer endpoints that take them."""
+
+    why: str
+    to: frozenset[int]
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Group:
     """Requests of one shape which may travel together.
 
     Args:
+        overflow: set where calls may go to dearer servers (see ``prices``).
         retry: what whoever lets the group wait keeps for its return; opaque here.
     """
 
@@ -68,6 +77,7 @@ class Group:
     bare: bool = False
     retry: object = None
     index: Index | None = None
+    overflow: Overflow | None = None
     has_families: bool = field(init=False, default=False)
     """Whether the calls go by their prefixes."""
     not_before: float = field(init=False, default=0.0)

@@ -24,7 +24,7 @@ from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.groups import Group, Ranks
+from batchclient._core.waiting.groups import Group, Overflow, Ranks
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.later import Later
 from batchclient._core.waiting.order import Order
@@ -51,6 +51,7 @@ class Queue:
         # A short prompt pays a single comparison.
         self._shortest = SHORTEST_PREFIX if families else _NONE_SO_LONG
         self._fresh: dict[bytes, Group] = {}
+        self._overflows: dict[tuple[bytes, Overflow], Group] = {}
         self._ticket = 0
         self.size = 0
         """Calls in the order."""
@@ -78,6 +79,27 @@ class Queue:
         if not group.ticket or (self._ranked and group.rank(self._order) == (self._order.rank(request), request.seq)):
             # The group was empty, or the request goes before all others in it.
             self._push(group)
+
+    def overflow(self, request: Request, overflow: Overflow) -> None:
+        """A waiting call may go to dearer servers from now on."""
+        group = request.group
+        assert isinstance(group, Group), "only a waiting request overflows"
+        if group.overflow == overflow or group.sealed:
+            group.overflow = overflow
+            return
+        key = request.shape.key, overflow
+        other = self._overflows.get(key)
+        if other is None:
+            index = Ranks(self._order) if self._ranked else None
+            other = self._overflows[key] = Group(request.shape, index=index, overflow=overflow)
+            other.lane = group.lane
+        request.group = None
+        group.discard()
+        other.add(request)
+        if not other.ticket or self._ranked:
+            self._push(other)
+        if not group.size:
+            self.restore(group)
 
     def put_back(self, requests: list[Request], group: Group) -> None:
         """Queue requests which failed together, under the rank of the oldest."""
@@ -152,6 +174,8 @@ class Queue:
             self._push(group)
         elif self._fresh.get(group.shape.key) is group:
             del self._fresh[group.shape.key]
+        elif group.overflow is not None:
+            self._overflows.pop((group.shape.key, group.overflow), None)
 
     def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
         """Take requests for a batch (see ``Group.take``), under ``fcfs`` perhaps the ``newest``."""

@@ -1,0 +1,146 @@
+"""Servers with prices and models of their own: which calls go to the dearer one, when, and why."""
+
+import pytest
+
+from tests.core import Budget, EndpointRemoved, FailureKind, Offer, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+DEAR = Offer(None, 1e-6, 4e-6)
+ALONE = shape(alone_reason="alone")
+
+
+def served(*, limit=1, offers=(Offer(), DEAR), **settings):
+    """An own server and a dear one; eight calls have taken a second each at the own one. It is 8.0."""
+    limits = [limit, *[8] * (len(offers) - 1)]
+    play = Playbook(limit=limits, offers=list(offers), **settings)
+    for number in range(8):
+        (call,) = calls("w", ALONE)
+        play.at(float(number)).submit(call) >> Woke() << ["send w @0"]
+        play.at(number + 1.0) >> answered(call) << ["resolve w"]
+        play.ends.clear()
+    return play
+
+
+def overflows(play):
+    return {reason: count for (_, reason), count in play.overflows.items()}
+
+
+def test_calls_wait_for_the_server_that_costs_nothing():
+    play = served()
+    play.submit(*calls(4, ALONE)) >> Woke() << ["send c0 @0"]
+    play.at(9.0) >> Woke() << []
+    assert play.queued == 3
+    assert overflows(play) == {}
+
+
+def test_calls_that_a_queue_half_again_as_quick_would_not_serve_in_time_go_to_the_dear_server_at_once():
+    play = served()
+    # A second each, in turn: the third would begin after two, the fourth after three seconds.
+    play.submit(*calls(5, ALONE, deadline=11.0)) >> Woke() << ["send c0 @0", "send c4 @1"]
+    assert overflows(play) == {"would miss its deadline": 1}
+
+
+def test_a_call_that_may_miss_waits_until_the_last_moment_in_which_the_dear_server_answers_in_time():
+    play = served()
+    play.submit(*calls(3, ALONE, deadline=11.0)) >> Woke() << ["send c0 @0"]
+    play.at(9.2) >> Woke() << []
+    # A long service takes 1.175 s; a quarter of what is to spare then is kept.
+    assert play.wakes_at == pytest.approx(11.0 - 1.175 - 0.25 * (3.0 - 1.175))
+    play.at(play.wakes_at) >> Woke() << ["send c2 @1"]
+    assert overflows(play) == {"would miss its deadline": 1}
+
+
+def test_a_queue_that_moves_faster_than_expected_keeps_its_calls():
+    play = served()
+    requests = calls(3, ALONE, deadline=11.0)
+    play.submit(*requests) >> Woke() << ["send c0 @0"]
+    play.at(8.1) >> answered(requests[0]) << ["resolve c0", "send c1 @0"]
+    play.at(8.2) >> answered(requests[1]) << ["resolve c1", "send c2 @0"]
+    assert overflows(play) == {}
+
+
+def test_a_call_without_a_deadline_waits_for_max_wait_s():
+    play = served(max_wait_s=0.9)
+    play.submit(*calls(2, ALONE)) >> Woke() << ["send c0 @0"]
+    assert play.wakes_at == pytest.approx(8.9)
+    play.at(play.wakes_at) >> Woke() << ["send c1 @1"]
+    assert overflows(play) == {"would wait for longer than max_wait_s": 1}
+
+
+def test_a_call_without_a_deadline_waits_for_thirty_seconds_unless_told_otherwise():
+    play = served()
+    play.submit(*calls(60, ALONE)) >> Woke()
+    # Half again as quick, those after 45 s would still wait for longer.
+    assert play.seen == ["send c0 @0", *[f"send c{number} @1" for number in range(46, 54)]]
+
+
+def test_the_cheap_server_that_is_away_holds_no_call():
+    play = served()
+    a, b = calls("a b", ALONE)
+    play.submit(a, b) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.NOT_SENT) << ["send a @1", "send b @1"]
+    assert overflows(play) == {"is down": 2}
+
+
+def test_a_job_with_a_bound_on_its_cost_waits_for_the_cheap_server_once_it_is_reached():
+    budget = Budget(30e-6)
+    mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
+    play = served(max_wait_s=0.5)
+    # Each is expected to cost 10 tokens of 1e-6 and one of 4e-6.
+    play.submit(*calls(4, mine, tokens=10)) >> Woke() << ["send c0 @0", "send c1 @1", "send c2 @1"]
+    play.at(9.0) >> Woke() << []
+    assert budget.spent == pytest.approx(28e-6)
+
+
+def test_what_was_not_needed_is_given_back_to_the_job():
+    budget = Budget(20e-6)
+    mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
+    play = served(max_wait_s=0.5)
+    requests = calls(3, mine, tokens=10)
+    play.submit(*requests) >> Woke() << ["send c0 @0", "send c1 @1"]
+    assert budget.spent == pytest.approx(14e-6)
+    # One token of a prompt and one of an answer.
+    play.at(8.7) >> answered(requests[1]) << ["resolve c1", "send c2 @1"]
+    assert play.costs[("endpoint 1",)] == pytest.approx(5e-6)
+
+
+def test_of_two_dear_servers_the_one_goes_first_where_the_call_costs_less():
+    long_answers, long_prompts = Offer(None, 10e-6, 1e-6), Offer(None, 1e-6, 10e-6)
+    play = served(offers=[Offer(), long_answers, long_prompts], max_wait_s=0.5)
+    short = shape(counted=True, alone_reason="alone", max_output_tokens=1)
+    play.submit(*calls("a", ALONE)) >> Woke() << ["send a @0"]
+    play.submit(*calls("b", short, tokens=100)) >> Woke() << []
+    play.submit(*calls("c", shape(counted=True, alone_reason="alone", max_output_tokens=100), tokens=1)) >> Woke() << []
+    play.at(8.6) >> Woke() << ["send b @2", "send c @1"]
+
+
+def test_a_call_that_names_a_model_goes_to_a_server_of_that_model_alone():
+    play = Playbook(limit=[1, 1, 1], offers=[Offer("small"), Offer("large"), Offer()])
+    large = shape(model="large", alone_reason="alone")
+    play.submit(*calls("a b c", large)) >> Woke() << ["send a @1", "send b @2"]
+    small = shape(model="small", alone_reason="alone")
+    play.submit(*calls("d", small)) >> Woke() << ["send d @0"]
+
+
+def test_a_call_that_names_no_model_goes_to_any_server():
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
+    play.submit(*calls("a b", shape(any_model=True, alone_reason="alone"))) >> Woke() << ["send a @0", "send b @1"]
+
+
+def test_calls_for_a_busy_server_of_their_model_hold_no_other_back():
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
+    play.submit(*calls("a b", shape(model="large", alone_reason="alone"))) >> Woke() << ["send a @1"]
+    play.submit(*calls("c", shape(model="small"))) >> Woke() << ["send c @0"]
+
+
+def test_calls_for_a_model_whose_server_is_removed_end():
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
+    a, b = calls("a b", shape(model="large", alone_reason="alone"))
+    play.submit(a, b) >> Woke() << ["send a @1"]
+    play >> EndpointRemoved(1) << ["reject b: NotFound"]
+    play >> answered(a) << ["resolve a", "gone @1"]
+
+
+def test_a_session_that_is_homed_at_a_server_of_another_model_goes_elsewhere():
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
+    play.submit(*calls("a", shape(model="large", home=0))) >> Woke() << ["send a @1"]
