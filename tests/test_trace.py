@@ -28,11 +28,12 @@ def written(trace, lines):
 
 def test_the_latency_preset_answers_as_soon_as_the_default_and_async_openai(tmp_path):
     options = ["--trace", written(tmp_path / "trace.csv", lines_of(240)), "--kind", "plain", "--loads", "0.9,1.1"]
+    options += ["--arms", "default,latency,AsyncOpenAI"]
     command = [sys.executable, PROGRAM, "--processes", "1", *options]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Every bar is reached." in ran.stdout
-    answered = re.findall(r"^\| (?:0.9|1.1) \| (\w+) .* (\d+) \|$", ran.stdout, re.MULTILINE)
+    answered = re.findall(r"^\| trace \| (?:0.9|1.1) \| (\w+) .* (\d+) \|$", ran.stdout, re.MULTILINE)
     assert answered == [(arm, "240") for arm in ("default", "latency", "AsyncOpenAI")] * 2
 
 

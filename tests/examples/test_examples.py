@@ -17,6 +17,7 @@ PROMISES = {
     "draft_judge_revise": r"40 announcements, (\d+) of them revised: [1-9]\d\d calls sent\n40 announcements, \1 of them revised: 0 calls sent",
     "embed_to_parquet": r"5000 vectors of \d+ numbers in [1-9]\d{1,2} requests, 0 failed",
     "map_documents": r'(?s)"r1", "label": ".+"r2", "label": ".+"r3", "error": ".*is empty.+"r4", "label": "',
+    "share_a_server": r"200 answers in time; the colleague's 5 chats took at most \d\.\d\d s",
     "structured_output": r"100 invoices in [1-9]\d? requests.*supplier=.*\ncut off: .*no Invoice.*finish_reason: length",
 }
 OTHERS = {

@@ -22,8 +22,8 @@ Rules:
   More goes back at once for preemptions. Less goes back if it generates less than 0.97, clearly or
   for a minute. Where four such times bring no verdict, more goes back, and less, after a further
   minute, stays. What did not pay cools down.
-- Where the limit is not used, or calls pause, the step goes back without a verdict. A limit that
-  another hand changed ends the check.
+- Where the limit is not used, or calls pause, the step goes back without a verdict; but not where
+  a guest, which begins with few, has more. A limit that another hand changed ends the check.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class PageSteps:
             if paused:
                 return self._unused(step, now)
             if now > self._latest_verdict(step):
-                if step.is_more:
+                if step.is_more and not self.beside_others:
                     return self._back(step, "could not be judged by the page", now)
                 self._step = None
                 return None
@@ -275,9 +275,12 @@ class PageSteps:
         self._cooldowns[step.reason].begin(now)
         return min(step.first, self._most), f"{step.other} in flight {why}"
 
-    def _unused(self, step: _Step, now: float) -> tuple[int, str]:
+    def _unused(self, step: _Step, now: float) -> tuple[int, str] | None:
         """End a step without a verdict."""
         self._step = None
+        if self.beside_others and step.is_more:
+            # More calls may come. The next step is judged no less.
+            return None
         if max((look.in_flight for look in self._looks), default=0) > step.first:
             # Something else bounds the calls in flight, and would do so again.
             self._cooldowns[step.reason].rest(now)
