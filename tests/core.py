@@ -56,7 +56,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.requests import Budget
 from batchclient._core.scheduler import Scheduler
-from batchclient._core.settings import SchedulerSettings
+from batchclient._core.settings import BatchingNumbers, SchedulerSettings
 
 
 class FixedLimit(Limit):
@@ -83,6 +83,7 @@ __all__ = [
     "Ask",
     "Asked",
     "Batch",
+    "BatchingNumbers",
     "Budget",
     "Cancelled",
     "CloseRequested",

@@ -26,6 +26,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.core import BatchingNumbers
+
 from batchclient import (
     AdaptiveLimit,
     Adjustment,
@@ -40,7 +42,7 @@ from batchclient import (
     Telemetry,
 )
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
-from batchclient._settings import PRESETS, Preset, Sending, Settings
+from batchclient._settings import PRESETS, Sending, Settings
 from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
@@ -229,7 +231,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
     lines = (ROOT / "docs/how-to/settings.md").read_text().splitlines()
     fixed = {"refill_s": "freed permits", "refill_ratio": "to grant this share", "starvation_s": "then nothing younger"}
-    for field in Preset.__annotations__:
+    for field in BatchingNumbers.__annotations__:
         row = next(line for line in lines if line.startswith(f"| {fixed.get(field, f'`Batching({field}=…)`')}"))
         shown = [eval(cell) for cell in row.split("|")[2:5]]
         assert shown == [getattr(PRESETS[preset], field) for preset in ("latency", "balanced", "throughput")], field

@@ -287,6 +287,7 @@ class Client:
         self.delivered += tokens
         if call.asker:
             trace.urgent.append((now, now - call.asked_at))
+            trace.urgent_queued_s.append(call.sent_at - call.asked_at)
         else:
             trace.ends.append(now)
             trace.tokens.append(tokens)

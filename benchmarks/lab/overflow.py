@@ -1,12 +1,13 @@
 """What a client spends where a second server has a price: draws, in virtual time.
 
-    python -m benchmarks.lab.overflow --draws 40 --first-seed 20001           # the table
-    python -m benchmarks.lab.overflow --draws 40 --first-seed 20001 --write   # into docs/benchmarks.md
+    python benchmarks/lab/overflow.py --draws 40 --each    # a line for each draw, and the table
+    python benchmarks/lab/overflow.py --draws 40 --write   # the result that the page shows
 
 One's own server has a load of 0.6 to 1.4 of what it can answer, in bursts; calls have deadlines. A
-second server has ten times the room, and a price for each token. Three arms:
+second server has ten times the room, and a price for each token. The arms:
 
-- ``prices``: the client, told the price;
+- ``prices``: the client, told the price, with ``preset="latency"`` and ``order="deadline"``;
+- ``balanced`` and ``first come``: the same with the usual preset, or the usual order;
 - ``least wait``: the client, not told: each call goes where it waits least;
 - ``planner``: on the same servers ``benchmarks/lab/planner.py``, which knows how long answers are.
 
@@ -22,11 +23,15 @@ import random
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import linear_regression, mean
 from typing import Any, Protocol
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks._common import machine, provenance, table, write_results
 from benchmarks.lab.planner import Waiting, plan
 from benchmarks.lab.profiles import Scenario
 from benchmarks.lab.server import ContinuousServer
@@ -387,18 +392,16 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def _table(outcomes: dict[str, list[Outcome]]) -> list[str]:
+def _table(outcomes: dict[str, list[Outcome]]) -> str:
     planned = outcomes["planner"]
-    lines = ["| arm | missed | more than the planner, at most | cost | over the planner's |", "| - | - | - | - | - |"]
+    rows = []
     for arm, of_arm in outcomes.items():
         most = max(each.missed - by.missed for each, by in zip(of_arm, planned, strict=True))
         cost = mean(each.cost for each in of_arm)
         ratio = cost / mean(each.cost for each in planned)
-        lines.append(
-            f"| {arm} | {_percent(mean(each.missed for each in of_arm))} | {100 * most:.1f} points | {_percent(cost)}"
-            f" | {ratio:.2f} |"
-        )
-    return lines
+        missed = mean(each.missed for each in of_arm)
+        rows.append([arm, _percent(missed), f"{100 * most:.1f} points", _percent(cost), f"{ratio:.2f}"])
+    return table(("arm", "missed", "in a draw more than the planner, at most", "cost", "over the planner's"), rows)
 
 
 def main() -> int:
@@ -408,6 +411,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=20_001)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--arms", default=",".join(ARMS), help="of them these, with commas; the planner is one")
+    parser.add_argument("--write", action="store_true", help="write the result that the page shows")
     parser.add_argument("--each", action="store_true", help="a line for each draw, too")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.draws)
@@ -423,7 +427,12 @@ def main() -> int:
                 f"{arm} {_percent(each[place].missed)} {_percent(each[place].cost)}" for arm, each in outcomes.items()
             )
             print(f"{seed}: load {drawn.load:.2f}, {drawn.slots} slots: {of_arms}")
-    print(*_table(outcomes), sep="\n")
+    told = machine()
+    text = f"{_table(outcomes)}\n\n{provenance(told)}"
+    print(text)
+    if options.write:
+        figures = {arm: [asdict(each) for each in of_arm] for arm, of_arm in outcomes.items()}
+        write_results("prices", {"machine": told, "seeds": [seeds[0], seeds[-1]], "arms": figures}, text)
     return 0
 
 

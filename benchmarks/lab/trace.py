@@ -33,6 +33,8 @@ class Trace:
     """Useful tokens generated until then, one sample a second."""
     urgent: list[tuple[float, float]] = field(default_factory=list)
     """(when answered, seconds since it was asked), of calls of a higher class; not in ``ends``."""
+    urgent_queued_s: list[float] = field(default_factory=list)
+    """Of those calls: seconds until they were sent last."""
     submitted: int = 0
     resolved: int = 0
     failed: int = 0

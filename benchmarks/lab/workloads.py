@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.core import (
+    BatchingNumbers,
     Request,
     Scheduler,
     Shape,
@@ -87,6 +88,7 @@ class Calls:
         timeout_s: the caller's patience, from the call on.
         priority: the calls' priority class.
         alone_reason: why the calls never share a request; ``None``: they may.
+        numbers: how the calls of a view become batches; ``None``: as the client's.
     """
 
     prompts: Lengths
@@ -96,6 +98,7 @@ class Calls:
     timeout_s: float | None = None
     priority: int = 0
     alone_reason: str | None = None
+    numbers: BatchingNumbers | None = None
 
 
 class Running:
@@ -116,6 +119,7 @@ class Running:
             max_output_tokens=calls.max_tokens,
             priority=calls.priority,
             alone_reason=calls.alone_reason,
+            numbers=calls.numbers,
         )
         self.rng = rng
         self.next_at = math.inf

@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from batchclient._checks import check_flag, check_number, checked, refused
-from batchclient._core.settings import SchedulerSettings
+from batchclient._core.settings import BatchingNumbers, SchedulerSettings
 from batchclient._old_names import refuse_old
 from batchclient._shell.callbacks import Callbacks
 from batchclient.errors import ConfigError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRESETS",
-    "Preset",
     "Sending",
     "Settings",
     "changed",
@@ -44,33 +43,15 @@ __all__ = [
 ]
 
 
-class Preset(NamedTuple):
-    """The numbers that a preset sets. Times in seconds.
-
-    Args:
-        max_size, linger_s: of ``Batching``.
-        refill_s: how long freed permits may be held back to be granted together.
-        refill_ratio: the share of the limit that is granted together; 0 grants each permit as it
-            comes free.
-        starvation_s: after this long in the queue nothing younger passes a heavy call.
-    """
-
-    max_size: int
-    linger_s: float
-    refill_s: float
-    refill_ratio: float
-    starvation_s: float
-
-
 PRESETS = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
-    "latency": Preset(max_size=16, linger_s=0.0, refill_s=0.0, refill_ratio=0.0, starvation_s=1.0),
+    "latency": BatchingNumbers(max_size=16, linger_s=0.0, refill_s=0.0, refill_ratio=0.0, starvation_s=1.0),
     # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
-    "balanced": Preset(max_size=32, linger_s=0.001, refill_s=0.1, refill_ratio=0.125, starvation_s=5.0),
+    "balanced": BatchingNumbers(max_size=32, linger_s=0.001, refill_s=0.1, refill_ratio=0.125, starvation_s=5.0),
     # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a
     # saturated vLLM. Below its knee a server loses the waiting permits, on average an eighth of the
     # limit.
-    "throughput": Preset(max_size=64, linger_s=0.005, refill_s=0.5, refill_ratio=0.25, starvation_s=30.0),
+    "throughput": BatchingNumbers(max_size=64, linger_s=0.005, refill_s=0.5, refill_ratio=0.25, starvation_s=30.0),
 }
 
 _CHANGEABLE = ("limit", "batching", "queue")

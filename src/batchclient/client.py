@@ -1031,6 +1031,37 @@ class BatchClient(_Calls):
         """
         self._engine.abort()
 
+    def view(
+        self,
+        *,
+        priority: int = 0,
+        tenant: str | None = None,
+        preset: Literal["latency", "balanced", "throughput"] | None = None,
+    ) -> Self:
+        """Return a client over this one's limit, queue and servers, for another kind of work.
+
+        A view is the same client in all but three things, and lives as long: to close either is to
+        close both.
+
+            bulk = client.view(preset="throughput")
+            chat = client.view(priority=1, preset="latency")
+
+        Args:
+            priority: the class of the view's calls that say none but 0.
+            tenant: whom its calls are for that name nobody.
+            preset: how its calls become batches, by the numbers of a preset; the client's by
+                default. Its calls share requests among themselves alone.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        from batchclient._client.views import EngineOfView
+
+        view = object.__new__(type(self))
+        view._engine = EngineOfView(self._engine, priority, tenant, preset)
+        view._call = view._engine.call
+        return view
+
     # Its life ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from batchclient._client.maps import MapJob, count_of, make_map
 from batchclient._maps.arrow import ArrowTable, documents_of
@@ -184,6 +184,23 @@ class SyncBatchClient:
 
     @_blocking(lambda client: client.remove_endpoint)
     def remove_endpoint(self) -> None: ...
+
+    def view(
+        self,
+        *,
+        priority: int = 0,
+        tenant: str | None = None,
+        preset: Literal["latency", "balanced", "throughput"] | None = None,
+    ) -> Self:
+        """Return a client over this one's limit, queue and servers; see ``BatchClient.view``.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        view = object.__new__(type(self))
+        view._client = self._client.view(priority=priority, tenant=tenant, preset=preset)
+        view._bridge = self._bridge
+        return view
 
     @_asking(lambda client: client.abort)
     def abort(self) -> None: ...

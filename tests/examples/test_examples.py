@@ -18,6 +18,7 @@ PROMISES = {
     "embed_to_parquet": r"5000 vectors of \d+ numbers in [1-9]\d{1,2} requests, 0 failed",
     "map_documents": r'(?s)"r1", "label": ".+"r2", "label": ".+"r3", "error": ".*is empty.+"r4", "label": "',
     "share_a_server": r"200 answers in time; the colleague's 5 chats took at most \d\.\d\d s",
+    "two_views": r"3000 rows tagged; meanwhile [1-9]\d* questions, answered in \d{1,4} ms each",
     "structured_output": r"100 invoices in [1-9]\d? requests.*supplier=.*\ncut off: .*no Invoice.*finish_reason: length",
 }
 OTHERS = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Budget
+from batchclient._core.settings import BatchingNumbers
 from batchclient.types import NOT_GIVEN, NotGiven
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Manner(NamedTuple):
         tells_priority: whether the server is told the priority, whatever the client's settings.
         home: the endpoint of the call's session, where nothing else is known of the session.
         budget: of the call's job.
+        numbers: of the call's view: how its calls become batches.
     """
 
     to_caller: bool = False
@@ -41,6 +43,7 @@ class Manner(NamedTuple):
     tells_priority: bool = False
     home: int | None = None
     budget: Budget | None = None
+    numbers: BatchingNumbers | None = None
 
 
 PLAIN = Manner()

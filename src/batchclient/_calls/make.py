@@ -256,14 +256,14 @@ class CallMaker:
             message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not {_unfit(tenant)}"
             raise ConfigError(message, field="tenant")
         session, home = self._session(call)
-        budget = call.manner.budget
+        budget, numbers = call.manner.budget, call.manner.numbers
         is_plain = priority == 0 and tenant is None and max_attempts is None and session is None and home is None
-        if is_plain and budget is None:
+        if is_plain and budget is None and numbers is None:
             return shape
         tells_priority = bool(priority and (call.manner.tells_priority or self._settings.queue.tell_server))
         # A body that says one of its own has none of the client's beside it.
         tells_priority = tells_priority and b'"priority":' not in shape.body
-        signature = shape, priority, tenant, max_attempts, tells_priority, session, home, budget
+        signature = shape, priority, tenant, max_attempts, tells_priority, session, home, budget, numbers
         known = self._of_lanes.get(signature)
         if known is not None:
             return known
@@ -271,6 +271,8 @@ class CallMaker:
         lane = dumps([priority, tenant, max_attempts, *([True] if tells_priority else []), *of_session]).encode()
         if budget is not None:
             lane += b"budget %d" % id(budget)
+        if numbers is not None:
+            lane += dumps(numbers).encode()
         made = replace(
             shape,
             key=lane + shape.key,
@@ -282,6 +284,7 @@ class CallMaker:
             session=session,
             home=home,
             budget=budget,
+            numbers=numbers,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()

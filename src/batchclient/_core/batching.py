@@ -68,7 +68,8 @@ class BatchingRule:
     def terms(self, shape: Shape, endpoint: Endpoint, now: float) -> Terms:
         """Return how calls of a shape may go: asked once for each batch."""
         abilities = endpoint.abilities.of(shape.kind)
-        cap = abilities.list_cap(endpoint.abilities.max_size, now)
+        most = endpoint.abilities.max_size if shape.numbers is None else shape.numbers.max_size
+        cap = abilities.list_cap(most, now)
         plain_size = self._plain_size(shape, endpoint, abilities)
         alone = shape.alone_reason
         if alone is None:
@@ -80,7 +81,7 @@ class BatchingRule:
 
         A group above the lowest class in use neither lingers nor is held.
         """
-        settings, endpoint, now = self._settings, turn.endpoint, turn.now
+        settings, endpoint, now = group.shape.numbers or self._settings, turn.endpoint, turn.now
         room = endpoint.free
         if turn.reserve is not None or group.has_families:
             left = turn.room(group)
@@ -124,11 +125,14 @@ class BatchingRule:
         if group.sealed:
             # The rest of a list which was sent already.
             return terms.cap
+        most = min(terms.cap, terms.plain_size or terms.cap)
+        if group.shape.numbers is not None:
+            return most
         if self._settings.size_for is not None:
             chosen = self._settings.size_for(group.size)
             if chosen is not None:
                 return max(1, min(chosen, endpoint.abilities.list_cap(now, group.shape.kind, _ANY)))
-        return min(terms.cap, terms.plain_size or terms.cap)
+        return most
 
     def _at_stranger(self, group: Group, endpoint: Endpoint, longest: int, free: int, now: float) -> int:
         """How many calls share a request where lists are not proved; 0: none may go now."""

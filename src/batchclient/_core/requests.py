@@ -19,6 +19,7 @@ from typing import Any
 from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
+from batchclient._core.settings import BatchingNumbers
 
 __all__ = [
     "NO_REFUSAL", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request", "RequestState", "Shape",
@@ -76,6 +77,7 @@ class Shape:
         guarded: an answer that runs into a loop is to end there.
         any_model: the calls name no model, and each server is asked for its own. Part of the key.
         budget: bounds what the calls' job spends at servers with a price. Part of the key.
+        numbers: how the calls become batches, where a view says it. Part of the key.
     """
 
     key: bytes
@@ -105,6 +107,7 @@ class Shape:
     guarded: bool = False
     any_model: bool = False
     budget: Budget | None = None
+    numbers: BatchingNumbers | None = None
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
     """The model and kind: what a server may refuse to all such calls."""
 

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from batchclient._core.kinds import Kind
 
-__all__ = ["SchedulerSettings"]
+__all__ = ["BatchingNumbers", "SchedulerSettings"]
+
+
+class BatchingNumbers(NamedTuple):
+    """The numbers that a preset sets. Times in seconds.
+
+    Args:
+        max_size, linger_s: of ``Batching``.
+        refill_s: how long freed permits may be held back to be granted together.
+        refill_ratio: the share of the limit that is granted together; 0 grants each permit as it
+            comes free.
+        starvation_s: after this long in the queue nothing younger passes a heavy call.
+    """
+
+    max_size: int
+    linger_s: float
+    refill_s: float
+    refill_ratio: float
+    starvation_s: float
 
 
 @dataclass(slots=True, eq=False)
