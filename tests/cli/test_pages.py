@@ -172,10 +172,13 @@ def job(cli_map, tmp_path):
 
 def test_the_options_of_map_and_the_commands_of_job(helped):
     there, _ = helped("map")
-    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", MAP + ROWS))
+    of_map, _, after = MAP.partition("### `batchclient plan`")
+    *_, after = after.partition("\n## ")
+    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", of_map + after + ROWS))
     assert there - named <= {"--output"}
     assert named - there <= {"--json", "--scheduling-policy", "--retry-failed", "--help"}
     assert sorted(name.split()[2] for name in cells(MAP, "### `batchclient job`")) == helped("job")[1]
+    assert helped("plan")[0] == {name.split()[0] for name in cells(MAP, "### `batchclient plan`")} - {"JOURNAL", "IN"}
 
 
 def test_the_fields_of_the_status_and_of_an_export(cli, job):
