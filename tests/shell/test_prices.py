@@ -2,9 +2,10 @@
 
 import math
 
+import anyio
 import pytest
 
-from batchclient import BatchClient, ConfigError, Price, Queue, Server
+from batchclient import BatchClient, Batching, ConfigError, Price, Queue, Server
 from batchclient._settings import sending_of
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 
@@ -58,6 +59,14 @@ async def test_a_model_that_no_server_has_is_refused_by_the_names_of_those_that_
         assert refused.value.field == "model"
         with pytest.raises(ConfigError, match="no server has the model"):
             client.stream_map(["x"], "{}", model="other")
+
+
+async def test_a_call_that_names_no_model_shares_no_answer_with_one_that_does():
+    async with make(OWN, hosted(), model="mine", batching=Batching(single_flight=True)) as client:
+        async with anyio.create_task_group() as group:
+            for named in ({}, {}, {"model": "mine"}):
+                group.start_soon(lambda named=named: client.complete("x", max_tokens=2, temperature=0, **named))
+        assert client.statistics().shared == 1
 
 
 async def test_what_is_cheaper_answers_and_the_dear_server_costs_nothing():
