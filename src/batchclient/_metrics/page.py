@@ -55,6 +55,8 @@ def _plain(statistics: Statistics, tenants: frozenset[str]) -> dict[str, Any]:
         value = getattr(statistics, field.name)
         if field.name in _LABELS_OF_COUNTS:
             plain[field.name] = _counts(value, _LABELS_OF_COUNTS[field.name])
+        elif field.name == "lengths":
+            plain[field.name] = asdict(value)
         elif field.name in ("endpoints", "adjustments"):
             plain[field.name] = [asdict(each) for each in value]
         elif field.name == "priorities":
