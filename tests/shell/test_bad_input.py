@@ -252,6 +252,7 @@ KINDS = {
     Queue: {
         "order": "one of", "aging_s": "positive", "tenant_weights": "weights",
         "group_prefixes": "flag", "tell_server": "flag", "max_calls": "count", "when_full": "one of",
+        "max_wait_s": "patience",
     },
     Http: {
         "connect_timeout_s": "positive", "read_timeout_s": "positive",
@@ -260,7 +261,7 @@ KINDS = {
     Telemetry: {"tracer_provider": "object", "client_name": "name"},
     Server: {
         "url": "url", "api_key": "key", "headers": "headers", "session_header": "header",
-        "requests_per_minute": "positive", "tokens_per_minute": "positive",
+        "requests_per_minute": "positive", "tokens_per_minute": "positive", "model": "name", "price": "object",
     },
     Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
     TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},

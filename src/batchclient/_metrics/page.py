@@ -59,6 +59,8 @@ def _plain(statistics: Statistics, tenants: frozenset[str]) -> dict[str, Any]:
             plain[field.name] = asdict(value)
         elif field.name in ("endpoints", "adjustments"):
             plain[field.name] = [asdict(each) for each in value]
+        elif field.name == "lengths":
+            plain[field.name] = asdict(value)
         elif field.name == "priorities":
             plain[field.name] = {str(priority): asdict(lane) for priority, lane in value.items()}
         elif field.name == "tenants":
