@@ -32,6 +32,11 @@ def lognormal(seed, sigma, count=600):
     return [max(2, round(rng.lognormvariate(5, sigma))) for _ in range(count)]
 
 
+def test_no_answer_is_expected_to_be_longer_than_it_may_be():
+    core = Scheduler(SchedulerSettings(), [FixedLimit(1)])
+    assert (expected(core, 100, told=300), expected(core, 100, told=20_000)) == (300, 4096)
+
+
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nine_of_ten_answers_are_no_longer_than_was_told(seed, sigma):

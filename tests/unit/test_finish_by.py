@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from batchclient._maps.finish_by import Pace
+from types import SimpleNamespace as Namespace
+
+from batchclient._maps.finish_by import FinishBy, Pace
 from batchclient._maps.forecast import Look
 
 LIMIT = 64
@@ -130,3 +132,52 @@ def test_a_pilots_rows_count_from_the_start():
         pace.add(-20.0, 100, 50 + number % 2)
     pace.decide(0.0, LIMIT, 980)
     assert pace.is_guest and pace.ends.low < 980 < pace.ends.high < 1300 and pace.is_kept
+
+
+class Runner:
+    """What looks at a client and turns it, at literal times."""
+
+    ended, no_guest = False, ""
+
+    def __init__(self):
+        self.at, self.due, self.wishes = 0.0, None, []
+        self.backend, self.core, self.total_limit = self, self, 8
+
+    def now(self):
+        return self.at
+
+    def call_at(self, at, tick):
+        self.due = at, tick
+        return self
+
+    def cancel(self):
+        self.due = None
+
+    def statistics(self):
+        return Namespace(in_flight=8, queued=100)
+
+    def wish(self, of, is_guest):
+        self.wishes.append(is_guest)
+
+    def go_to(self, at):
+        while self.due[0] <= at:
+            self.at, tick = self.due
+            tick()
+        self.at = at
+
+
+def test_of_the_rows_of_a_journal_no_pace_is_learnt():
+    # 300 rows of six seconds take half an hour: a quarter of an hour is too short, whatever the journal has.
+    runner, finish_by = Runner(), FinishBy(lambda: 900.0, 5300)
+    counts = Namespace(answered=0, failed=0, reused=5000)
+    owner = Namespace(counts=counts)
+    finish_by.owner = lambda: owner
+    finish_by.start(runner)
+    for index in range(5000):
+        finish_by.end(index, Namespace(index=index, answer=None), reused=True)
+    for index in range(5000, 5020):
+        runner.go_to(runner.at + 6.0)
+        finish_by.end(index, Namespace(index=index, answer=Namespace(output_tokens=400)), reused=False)
+        counts.answered += 1
+    assert runner.wishes == [True, False], "as usual as soon as the first minute is over"
+    assert not finish_by.pace.is_kept

@@ -51,6 +51,8 @@ _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
 _EXPECTED = "expected_tokens"
 """How long the caller takes an answer to be: nothing of it is sent, or part of what the call is."""
+_MOST_EXPECTED = 1_000_000_000
+"""Tokens; no answer has more."""
 _NAMES_MODEL = re.compile(r"(?<![\w./-])model", re.IGNORECASE)
 """Words of a 404 for want of the model and not of the route; a URL may have the word, too."""
 
@@ -364,8 +366,9 @@ def _expectation(kind: Kind, params: Mapping[str, Any]) -> tuple[Mapping[str, An
     expected = params[_EXPECTED]
     if kind not in (Kind.COMPLETION, Kind.CHAT):
         raise ConfigError(f"{_EXPECTED} is for texts that are generated", field=_EXPECTED)
-    if expected is not None and (type(expected) is not int or expected < 1):
-        raise ConfigError(f"{_EXPECTED} is a whole number of at least 1, not {expected!r:.40}", field=_EXPECTED)
+    if expected is not None and (type(expected) is not int or not 1 <= expected <= _MOST_EXPECTED):
+        said = f"{_EXPECTED} is a whole number from 1 to {_MOST_EXPECTED:,}"
+        raise ConfigError(said, field=_EXPECTED)
     return {name: value for name, value in params.items() if name != _EXPECTED}, expected
 
 

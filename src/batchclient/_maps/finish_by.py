@@ -8,7 +8,8 @@ Rules:
   the others, in which the part of the work that is left, by the bound, is no more than the part of
   the time, and the map as usual would end with a quarter of the rest to spare.
 - Until two rows are answered a map stays a guest, for half of its time at most.
-- What is not sent (a journal's rows, equal ones) takes no time, and others are as those of late.
+- Rows that are equal to others take no time, and those to come are as those of late. Of a journal's
+  rows nothing is learnt.
 - ``Pace`` decides, and knows no clock. ``FinishBy`` looks, and turns the client.
 """
 
@@ -202,10 +203,15 @@ class FinishBy:
         self._sizes[row.index] = sum(len(each.prompt) for each in (row.request, *row.others))
 
     def end(self, index: int, row: Row, *, reused: bool) -> None:
-        """Take in a row that can be taken."""
+        """Take in a row that can be taken.
+
+        A journal's rows come before the others, which take as long as if there were none. Rows that
+        are equal to this map's own come among them, and take no time.
+        """
         size, runner = self._sizes.pop(index, 0), self._runner
         self._size = max(self._size - size, 0)
-        if self.pace is not None and runner is not None:
+        is_of_journal = reused and row.index == index
+        if self.pace is not None and runner is not None and not is_of_journal:
             answer = None if reused else row.answer
             self.pace.add(runner.backend.now() - self._began_at, size, getattr(answer, "output_tokens", None) or 0)
 

@@ -148,8 +148,10 @@ class Lengths:
 
     def expected_of(self, request: Request) -> int:
         """Return the expected output tokens of one request: its caller's word, or those of its shape."""
-        told = request.expected_tokens
-        return self.expected(request.shape) if told is None else told
+        told, most = request.expected_tokens, request.shape.max_output_tokens
+        if told is None:
+            return self.expected(request.shape)
+        return told if most is None else min(told, most)
 
     def guess(self, request: Request) -> float:
         """Return the expected output tokens of one request, which differ among those of a shape."""
