@@ -29,6 +29,7 @@ GIVEN = {
     "batch_map": [["d"], "{}"],
     "stream_map": [["d"], "{}"],
     "retune": [],
+    "view": [],
 }
 STATISTICS = {"Adjustment", "EndpointStatistics", "Histogram", "LaneStatistics", "LengthStatistics", "Statistics"}
 RESULTS = {
