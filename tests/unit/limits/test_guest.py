@@ -161,6 +161,37 @@ def test_before_it_knows_what_the_server_runs_it_gives_way_where_something_waits
     assert place.run(3.0) == 4
 
 
+def test_calls_that_wait_a_moment_beside_another_are_no_full_server():
+    # Each third report shows four of the calls just sent, which the next step takes.
+    place = Place(64, others=lambda now: 1)
+    for report in range(1, 81):
+        place.busy = 4 if report % 3 == 0 else 0
+        place.run(report / 2)
+    assert place.limit == 62
+    assert place.changes[1:3] == [(2.0, 32), (5.0, 64)]
+
+
+def told(limit, *pages):
+    """The limit after each page of what runs and waits, one each half second, with 16 of them this client's."""
+    limits = []
+    for number, (running, waiting) in enumerate(pages):
+        limit.on_load(ServerLoad(running, waiting, 0.1, 0, 100.0 * number), 16, 1.0 + number / 2)
+        limits.append(limit.limit)
+    return limits
+
+
+def test_one_report_of_a_queue_beside_others_holds_until_none_waits_and_the_third_of_them_longer():
+    limit = Limit(Search(256), guest=True)
+    full, free = (64, 4), (60, 0)
+    # Others have 52 of 64.
+    assert told(limit, full, free, full, free, full, free, free) == [11, 16, 11, 16, 11, 11, 11]
+
+
+def test_a_queue_with_less_running_than_ran_with_none_is_of_calls_that_have_just_come():
+    limit = Limit(Search(256), guest=True)
+    assert told(limit, (20, 0), (18, 2), (20, 0)) == [16, 16, 16]
+
+
 def test_a_page_older_than_its_arrival_shows_no_others():
     place = settled()
     place.took_s = 0.4

@@ -8,7 +8,9 @@ Rules, all by the server's page (a report each half second):
   one that the next step does not take (``reports``), and what runs hardly changes, or the KV cache
   is full. If more is seen to run, it is more. If much less is generated with it, the queue had
   another reason, such as long prompts: it is not known for a minute, then two, up to fifteen.
-- Beside others what runs while something waits is taken for it at once, for a minute.
+- Beside others what runs while something waits is taken for it at once, until nothing waits; but
+  not if more was seen to run with nothing waiting: then the waiting ones have just arrived. The
+  third such glimpse in 5 s counts as three reports in a row.
 - While it is not known the search's steps move the limit, from a small start.
 - *Others* are what runs and waits, less this client's: the most in flight since just before the
   page was asked for, since a page is older than its arrival. Others count for 5 s.
@@ -50,15 +52,15 @@ _HELD_RATIO, _LEAST_HELD_RATIO = 0.95, 0.8
 """Of the tokens per second: while a queue still stands, and in any case."""
 _RISE = 0.05
 _RISE_AFTER_S = 4.0
-_MINUTE_S = 60.0
 
 
 class _Look(NamedTuple):
-    """A report: sequences of others, and tokens generated so far."""
+    """A report: sequences of others, tokens so far, and what ran if nothing waited, else 0."""
 
     at: float
     others: float
     tokens: float
+    ran: float
 
 
 class Guest:
@@ -80,8 +82,10 @@ class Guest:
         self.reason = ""
         self._capacity = 0.0
         """What the server runs at once; 0: not known."""
-        self._until = math.inf
-        """How long that is believed."""
+        self._is_glimpse = False
+        """Whether a single report told it, of a queue that has not ended since."""
+        self._load_before = math.inf
+        """The load before that report."""
         self._raised_at = -math.inf
         self._is_raised = False
         """Whether it is a guess."""
@@ -90,6 +94,7 @@ class Guest:
         self._looks: deque[_Look] = deque()
         self._queue: deque[Report] = deque(maxlen=_LEAST_REPORTS)
         """The last reports, as far as each shows a queue."""
+        self._glimpses: deque[Report] = deque(maxlen=_LEAST_REPORTS)
         self._ended: deque[tuple[float, int]] = deque(maxlen=64)
         """What this client had in flight, by the time at which some of it ended."""
         self._rises_rest.forget()
@@ -112,12 +117,13 @@ class Guest:
             self._queue.clear()
         since = now - took_s - _PAGE_AGE_S
         ours = max([report.in_flight, *(held for at, held in self._ended if at >= since)])
-        looks.append(_Look(now, max(0.0, report.running + report.waiting - ours), report.tokens))
+        self._see_queue(report)
+        ran = 0.0 if self._queue else report.running
+        looks.append(_Look(now, max(0.0, report.running + report.waiting - ours), report.tokens, ran))
         while looks[0].at < now - _SEEN_S:
             looks.popleft()
         others = max(look.others for look in looks)
         self._judge(now, others)
-        self._see_queue(report)
         self._measure(report, others)
         self._rise(report)
         self._bound(others)
@@ -130,8 +136,6 @@ class Guest:
             if not others and held < (_HELD_RATIO if self._queue else _LEAST_HELD_RATIO):
                 self._capacity = 0.0
                 self._capacity_rests.begin(now)
-        if now >= self._until:
-            self._capacity, self._until = 0.0, math.inf
 
     @property
     def _per_s(self) -> float:
@@ -151,19 +155,23 @@ class Guest:
         queue, known, now = self._queue, self._capacity, report.at
         if known:
             self._capacity = max(known, report.running)
-        if queue and others and (not known or self._until < math.inf):
-            self._capacity, self._until = max(known, report.running), now + _MINUTE_S
-            self._rises_rest.rest(now)
+        if self._is_glimpse and not queue:
+            self._capacity, self._is_glimpse, self.load = 0.0, False, self._load_before
+        elif queue and others and not known and report.running >= max(look.ran for look in self._looks):
+            self._capacity, self._is_glimpse, self._load_before = report.running, True, self.load
+            self._glimpses.append(report)
+            if len(self._glimpses) == _LEAST_REPORTS and now - self._glimpses[0].at <= _SEEN_S:
+                queue = self._glimpses
         if len(queue) < _LEAST_REPORTS:
             return
         runs = [each.running for each in queue]
         most = max(runs)
         is_full = all((each.load.kv_usage_ratio or 0.0) >= _FULL_KV_RATIO for each in queue)
-        is_new = (not known or self._is_raised or self._until < math.inf) and not self._capacity_rests.lasts(now)
+        is_new = (not known or self._is_raised or self._is_glimpse) and not self._capacity_rests.lasts(now)
         if (is_new and min(runs) >= _STEADY_RATIO * most - 1) or (is_full and (is_new or most < known)):
-            if not known:
+            if not known or self._is_glimpse:
                 self._judge_at, self._was_per_s = now + _SEEN_S + 1, self._per_s
-            self._capacity, self._until, self._is_raised = most, math.inf, False
+            self._capacity, self._is_glimpse, self._is_raised = most, False, False
             self._rises_rest.begin(now)
 
     def _rise(self, report: Report) -> None:
