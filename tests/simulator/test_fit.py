@@ -73,7 +73,14 @@ def job(profile, limits, rows=300):
     return calls
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.fixture(scope="module")
+def calls():
+    return job(PROFILES["tiny-cpu"], (8, 24, 64), rows=120)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "tiny-cpu" else pytest.param(name, marks=pytest.mark.long) for name in SERVERS]
+)
 def test_loads_and_lengths_between_those_seen_come_out_within_5_percent(name):
     seen, asked, profile = SERVERS[name]
     found = fit(job(profile, seen))
@@ -86,19 +93,19 @@ def test_loads_and_lengths_between_those_seen_come_out_within_5_percent(name):
             assert told == pytest.approx(took, rel=0.05), (limit, answer)
 
 
-def test_the_same_rows_and_seed_give_the_same_fit_whatever_their_order():
-    calls = job(PROFILES["tiny-cpu"], (8, 48), rows=120)
+@pytest.mark.long
+def test_the_same_rows_and_seed_give_the_same_fit_whatever_their_order(calls):
     assert fit(calls) == fit(calls[::-1]) != fit(calls, seed=1)
     assert fit(calls).profile == fit(calls, seed=1).profile
 
 
+@pytest.mark.long
 def test_the_spread_is_less_for_a_load_that_was_seen():
     beyond, seen = (fit(job(PROFILES["tiny-cpu"], limits, 60)).spread(64, 130, 40) for limits in ((8, 24), (8, 24, 64)))
     assert 0 < 2 * seen < beyond < 0.5
 
 
-def test_rows_on_two_servers_are_those_of_one_with_half_as_many():
-    calls = job(PROFILES["tiny-cpu"], (8, 24, 64), rows=150)
+def test_rows_on_two_servers_are_those_of_one_with_half_as_many(calls):
     one, two = fit(calls), fit(calls + [replaced(each, sent=each.sent + 1e-9) for each in calls])
     assert two.most == one.most and two.least == pytest.approx(one.least, rel=0.02)
     (_, of_one), (_, of_two) = (
@@ -108,10 +115,10 @@ def test_rows_on_two_servers_are_those_of_one_with_half_as_many():
 
 
 def test_one_load_is_refused():
-    calls, _ = closed_loop(PROFILES["gpu"], [(100, 40)] * 640, 64)
+    calls, _ = closed_loop(PROFILES["gpu"], [(100, 40)] * 320, 64)
     with pytest.raises(NotSeen, match="one load"):
         fit(calls)
-    at_half, _ = closed_loop(PROFILES["gpu"], [(100, 40)] * 320, 32, at=1000.0)
+    at_half, _ = closed_loop(PROFILES["gpu"], [(100, 40)] * 160, 32, at=1000.0)
     assert fit(calls + at_half).most == 64, "of two loads there is a fit"
 
 

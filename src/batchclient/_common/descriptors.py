@@ -4,21 +4,35 @@ Rules:
 - Of the descriptors free before any client's sockets, a quarter, 64 at most, is left to the program
   and to questions beside the calls.
 - If fewer are left than wanted, the log names the resource once.
+- A client that is simulated within ``without_sockets`` opens none, and has what is wanted.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
 from batchclient._common.log import log
 
-__all__ = ["within_descriptors"]
+__all__ = ["within_descriptors", "without_sockets"]
 
 _MOST_SPARE = 64
 _said: set[int] = set()
+_opens_sockets: ContextVar[bool] = ContextVar("opens_sockets", default=True)
+
+
+@contextmanager
+def without_sockets() -> Iterator[None]:
+    """Let clients that are used within have any limit: their servers are in the process."""
+    token = _opens_sockets.set(False)
+    try:
+        yield
+    finally:
+        _opens_sockets.reset(token)
 
 
 def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
@@ -34,7 +48,7 @@ def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
     except ImportError:  # Windows has no such bound
         return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
+    if files == resource.RLIM_INFINITY or not _opens_sockets.get():
         return wanted
     free = max(0, files - _open_at_first())
     most = max(1, (free - min(free // 4, _MOST_SPARE)) // endpoints)

@@ -5,6 +5,8 @@ Rules:
   of that profile, in virtual time: nothing is sent.
 - What the journal has not seen is refused, with the pilot that would show it: more sequences at a
   server, or far fewer; prompts and answers of other lengths; all from one load.
+- A fit is of servers that are alike: a job of several models has no plan.
+- A plan does not depend on the machine that makes it.
 - An interval has what the fit leaves open, and what a formula of so few numbers leaves out.
 """
 
@@ -14,7 +16,8 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Annotated, Any
@@ -22,6 +25,8 @@ from typing import Annotated, Any
 import typer
 
 from batchclient import AdaptiveLimit, BatchClient, Price
+from batchclient._common.descriptors import without_sockets
+from batchclient._maps.row_calls import RowCall
 from batchclient.cli._cost import written_cost
 from batchclient.cli._dry_run import Reading, most_of, written
 from batchclient.cli._options import of_job
@@ -32,8 +37,9 @@ from batchclient.cli._words import put, say
 from batchclient.cli.job import opened
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
+from batchclient.journal.rows import ANSWERED
 from batchclient.simulator import Fault, OutputLengths, SimulatedServer, SimulatorTransport
-from batchclient.simulator.fit import Call, Fit, NotSeen, fit
+from batchclient.simulator.fit import LEAST_ROWS, MOST_ROWS, Call, Fit, NotSeen, fit
 from batchclient.testing import VirtualLoop
 
 __all__ = ["plan"]
@@ -45,7 +51,14 @@ _NEARLY, _FEW = 0.25, 0.05
 _LEFT_OUT = 0.03
 """What the formula leaves out, as a relative standard error."""
 _Z = 1.645
-_PILOT = 200
+_MOST_SERVERS, _MOST_LIMIT = 64, 2000
+"""More servers take minutes to run; more sequences than a fit has rows are never seen."""
+_LOAD, _LOW = 64, 16
+"""Of a pilot: where nothing is known, and so high if less is asked."""
+_MANY = 1.25
+"""So many rows over a load let the servers have that load."""
+_GENERATE = (None, "chat", "complete")
+_ONE_ANSWER = "a plan is of generated texts with one answer a row"
 _TOLD = ("seconds", "tokens_per_s")
 _COLUMNS = "{:>7} {:>6} {:>26} {:>26} {:>26}"
 
@@ -67,22 +80,27 @@ def plan(
     A server is fitted to the journal, and the client runs the job there in virtual time. What the
     journal has not seen is refused, with the pilot that would show it. Exit status: 0, or 2.
     """
-    counts, limits = _numbers(servers, "--servers"), _numbers(limit, "--limit", "auto")
+    counts, limits = _numbers(servers, "--servers", _MOST_SERVERS), _numbers(limit, "--limit", _MOST_LIMIT, "auto")
+    if gpu_price is not None and not 0 <= gpu_price < math.inf:
+        raise Refusal(f"--gpu-price: the price of an hour of one server, not {gpu_price:g}")
     price = None if gpu_price is None else Price(per_hour=gpu_price)
     with opened(journal) as held:
-        calls, job = [*_calls_in(held.records())], held.job or {}
-    more = max((each.in_flight for each in calls), default=0) // 8
+        job = held.job or {}
+        calls, there = _calls_of(journal, held.records(), job)
+    made = None if source is None else _calls_made(source, job)
+    rows = len(calls) if made is None else made[1]
     try:
-        seen, more = fit(calls), 0
-        rows, lengths = (len(calls), _lengths(calls)) if source is None else _rows_of(source, calls, job)
-        for more in limits:
-            most = max(min(more, math.ceil(rows / count)) for count in counts)
-            if most > seen.most or 0 < 2 * more < seen.least:
-                raise NotSeen(f"its servers had {seen.least:.0f} to {seen.most} sequences each, and not {most}")
+        lengths = _lengths(calls) if made is None or not calls else _lengths_of(str(source), made[0], calls, job)
+        seen = fit(calls)
+        for each in limits:
+            load = max(min(each, math.ceil(rows / count)) for count in counts)
+            if load > seen.most or 0 < 2 * each < seen.least:
+                raise NotSeen(f"its servers had {seen.least:.0f} to {seen.most} sequences each, and not {load}")
     except NotSeen as error:
-        pilot = f"--pilot {max(_PILOT + len(calls), 2 * more)} --concurrency {more or 'auto'}"
-        shows = f"a pilot of a minute shows it: batchclient map {source or 'IN'} -o OUT {pilot}"
-        raise Refusal(f"{journal}: {error}; {shows}") from None
+        there = there if made is None else rows
+        usual = max(1, min(max((call.in_flight for call in calls), default=_LOAD), there // 2))
+        pilot = _pilot(source, there, [min(each or usual, math.ceil(there / min(counts))) for each in limits])
+        raise Refusal(f"{journal}: {error}; {pilot}") from None
     plans = [_plan(seen, rows, lengths, count, each, price) for count in counts for each in limits]
     if as_json:
         put(json.dumps({"rows": rows, "plans": plans}))
@@ -99,51 +117,118 @@ def _written(low: str, middle: str, high: str) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def _numbers(text: str, option: str, word: str | None = None) -> list[int]:
-    """Read whole numbers from 1 on, between commas; the word is 0."""
-    found = [0 if each == word else int(each) if each.isascii() and each.isdigit() else -1 for each in text.split(",")]
-    if min(found) < 0 or "0" in text.split(","):
-        raise Refusal(
-            f"{option}: whole numbers from 1 on, between commas{f', or {word}' if word else ''}; not {text!r:.40}"
-        )
-    return found
+def _numbers(text: str, option: str, most: int, word: str | None = None) -> list[int]:
+    """Read whole numbers from 1 to the most, between commas; the word is 0."""
+    given = text.split(",")
+    numbers = [each for each in given if each != word]
+    is_right = all(each.isascii() and each.isdigit() and len(each) <= len(str(most)) for each in numbers)
+    if not is_right or not all(1 <= int(each) <= most for each in numbers):
+        or_word = f", or {word}" if word else ""
+        raise Refusal(f"{option}: whole numbers from 1 to {most:,}, between commas{or_word}; not {text!r:.40}")
+    return [0 if each == word else int(each) for each in given]
 
 
-def _calls_in(records: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """Yield the rows of which a journal says when they were sent, and how many tokens they had."""
+def _pilot(source: str | None, rows: int, loads: Sequence[int]) -> str:
+    """Tell of the commands after which there is a plan for such loads: a low load, then a high one.
+
+    Args:
+        source: the input, if one is given.
+        rows: that it has.
+        loads: sequences in flight at a server.
+    """
+    high = max(*loads, min(_LOW, 4 * min(loads)))
+    low = max(1, min(high // 4, *loads))
+    there, more = min(rows, MOST_ROWS), max(2 * LEAST_ROWS, 2 * high)
+    first = max(LEAST_ROWS, more // 10)
+    if first + more > there:
+        first, more = there // 8, there - there // 8
+    if there < LEAST_ROWS or more < _MANY * high:
+        enough = f"ask for --limit {int(more / _MANY)} at most"
+        enough = f"give an IN of {LEAST_ROWS} rows at least" if there < LEAST_ROWS else enough
+        return f"a pilot of {there:,} rows of {source or 'the job'} does not show it: {enough}"
+    command = f"batchclient map {source or 'IN'} --journal PILOT -o"
+    low_load = f"{command} LOW --first {first} --concurrency {low} …"
+    high_load = f"{command} HIGH --first {first + more} --concurrency {high} …"
+    return f"a pilot of two loads, in a new journal, shows it: {low_load}; {high_load}"
+
+
+def _calls_of(journal: str, records: Iterable[Mapping[str, Any]], job: Mapping[str, Any]) -> tuple[list[Call], int]:
+    """Return the rows that say when they were sent, and how many rows there are.
+
+    Raises:
+        Refusal: the job has several models, or other answers than generated ones, or several a row.
+    """
+    calls: list[Call] = []
+    answers: Counter[int] = Counter()
+    answered_by: set[str] = set()
+    rows = 0
     for fields in records:
+        rows += 1
+        if fields.get("state") != ANSWERED:
+            continue
         answer = fields.get("completion") or {}
+        answers[len(answer.get("choices", ()))] += 1
+        if model := (answer.get("extra") or {}).get("model"):
+            answered_by.add(str(model))
         if "sent" in fields and (usage := answer.get("usage")) and len(answer["choices"]) == 1:
             tokens = max(1, usage["prompt_tokens"]), max(1, usage["completion_tokens"])
             is_cut = answer["choices"][0].get("finish_reason") == "length"
             sending = fields["sent"], max(1e-4, fields["seconds"]), fields["in_flight"], fields["prompt_bytes"]
-            yield Call(*sending, *tokens, is_cut)
+            calls.append(Call(*sending, *tokens, is_cut))
+    models = str(job.get("model") or "").split(" | ")
+    models = models if len(models) > 1 else sorted(answered_by)
+    if len(models) > 1:
+        raise Refusal(f"{journal}: model: {', '.join(models)}; a plan is of one model, on servers that are alike")
+    if job.get("call") not in _GENERATE:
+        raise Refusal(f"{journal}: call: {_ONE_ANSWER}, and this job's call is {job['call']}")
+    if answers and max(answers, key=answers.__getitem__) != 1:
+        raise Refusal(
+            f"{journal}: n: {_ONE_ANSWER}, and most rows of this job have {'several' if max(answers) else 'none'}"
+        )
+    return calls, rows
 
 
-def _rows_of(source: str, calls: Sequence[Call], job: Mapping[str, Any]) -> tuple[int, Lengths]:
-    """Return how many rows make a request as the job's do, and the lengths of some, at random.
+def _calls_made(source: str, job: Mapping[str, Any]) -> tuple[list[RowCall], int]:
+    """Return calls of some rows, at random, and how many rows make a request as the job's do.
 
     Raises:
-        Refusal: the input cannot be read, or none makes a request.
-        NotSeen: prompts or answers have other lengths than those of the journal.
+        Refusal: the input cannot be read, or none makes a request of one generated answer.
     """
+    name = named(source, "IN")
     settings = job.get("settings", {})
     template = settings.get("template") or job.get("template")
     form = {"form": settings.get("rows"), "row_params": settings.get("row_params")}
     prompts = Prompts(template, job.get("call", "complete"), settings.get("system"), **form)
     try:
         with Source(source) as rows:
+            if (first := rows.first()) is None:
+                raise Refusal(f"{name}: it has no row")
+            prompts.check_first(first, rows)
             read = Reading(rows.read(), blame(prompts.read), random_rows=_ROWS)
     except OSError as error:
-        raise Refusal(f"{named(source, 'IN')}: {reason_of(error)}") from None
+        raise Refusal(f"{name}: {reason_of(error)}") from None
+    except Refusal as error:
+        raise Refusal(str(error).replace("--prompt", "the job's template")) from None
     if not read.drawn:
-        raise Refusal(f"{named(source, 'IN')}: no row makes a request as the job's do; {'; '.join(read.faults)}")
+        raise Refusal(f"{name}: no row makes a request as the job's do; {'; '.join(read.faults)}")
+    drawn = [(each.row, prompts.read(each.row)) for each in read.drawn]
+    for row, made in drawn:
+        if made.call not in _GENERATE or {**job.get("parameters", {}), **made.params}.get("n", 1) not in (None, 1):
+            raise Refusal(f"{name}: {row.where}: {_ONE_ANSWER}")
+    return [made for _, made in drawn], read.usable
+
+
+def _lengths_of(source: str, drawn: Iterable[RowCall], calls: Sequence[Call], job: Mapping[str, Any]) -> Lengths:
+    """Return the tokens of prompts and of answers that the calls may have.
+
+    Raises:
+        NotSeen: they have other lengths than those of the journal.
+    """
     rng = random.Random(0)  # noqa: S311
     tokens_per_byte = sum(each.prompt_tokens for each in calls) / sum(each.prompt_bytes for each in calls)
     answers: dict[int | None, list[int]] = {}
     lengths: list[tuple[int, int]] = []
-    for each in read.drawn:
-        made = prompts.read(each.row)
+    for made in drawn:
         bound = most_of(made.call, {**job.get("parameters", {}), **made.params}, {})
         if bound not in answers:
             answers[bound] = _answers(calls, bound)
@@ -157,7 +242,7 @@ def _rows_of(source: str, calls: Sequence[Call], job: Mapping[str, Any]) -> tupl
             raise NotSeen(
                 f"its {name} had {low:,} to {high:,} tokens, and those of {source} have {min(now):,} to {max(now):,}"
             )
-    return read.usable, lengths
+    return lengths
 
 
 def _lengths(calls: Iterable[Call]) -> Lengths:
@@ -178,7 +263,7 @@ def _plan(seen: Fit, count: int, lengths: Lengths, servers: int, limit: int, pri
     """Run the rows on simulated servers; return what so many take: low, as told, and high."""
     size = min(count, max(_ROWS, _WAVES * servers * (limit or seen.most)))
     rows = lengths if len(lengths) == size else random.Random(0).choices(lengths, k=size)  # noqa: S311
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with without_sockets(), asyncio.Runner(loop_factory=VirtualLoop) as runner:
         ends, load = runner.run(_run(seen, rows, servers, limit))
     seconds, early, late = ends[-1], size * 3 // 10, size * 8 // 10
     if count > size:

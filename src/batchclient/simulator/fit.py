@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 from batchclient.simulator.profiles import Profile
 
-__all__ = ["Call", "Fit", "NotSeen", "fit"]
+__all__ = ["LEAST_ROWS", "MOST_ROWS", "Call", "Fit", "NotSeen", "fit"]
 
-_LEAST_ROWS, _MOST_ROWS = 50, 2000
+LEAST_ROWS, MOST_ROWS = 50, 2000
+"""Rows that a fit needs, and that it takes: the first ones."""
 _LEAST_RANGE = 1.5
 """The high loads over the low ones, at least."""
 _LEAST_SHARE = 0.8
@@ -87,9 +88,9 @@ def fit(calls: Sequence[Call], *, seed: int = 0) -> Fit:
     Raises:
         NotSeen: too few rows, one load only, or other calls beside them.
     """
-    calls = sorted(calls)[:_MOST_ROWS]
-    if len(calls) < _LEAST_ROWS:
-        raise NotSeen(f"{len(calls)} of its rows say when they were sent, and {_LEAST_ROWS} are needed")
+    calls = sorted(calls)[:MOST_ROWS]
+    if len(calls) < LEAST_ROWS:
+        raise NotSeen(f"{len(calls)} of its rows say when they were sent, and {LEAST_ROWS} are needed")
     share = median(load / call.in_flight for (load, *_), call in zip(_beside(calls), calls, strict=True))
     if share < _LEAST_SHARE:
         raise NotSeen("other calls were under way beside its rows, and what those cost is not known")
