@@ -26,7 +26,6 @@ import typer
 
 from batchclient import AdaptiveLimit, BatchClient, Price
 from batchclient._common.descriptors import without_sockets
-from batchclient._maps.row_calls import RowCall
 from batchclient.cli._cost import written_cost
 from batchclient.cli._dry_run import Reading, most_of, written
 from batchclient.cli._options import of_job
@@ -87,10 +86,10 @@ def plan(
     with opened(journal) as held:
         job = held.job or {}
         calls, there = _calls_of(journal, held.records(), job)
-    made = None if source is None else _calls_made(source, job)
+    made = None if source is None else _asked(source, job)
     rows = len(calls) if made is None else made[1]
     try:
-        lengths = _lengths(calls) if made is None or not calls else _lengths_of(str(source), made[0], calls, job)
+        lengths = _lengths(calls) if made is None or not calls else _lengths_of(str(source), made[0], calls)
         seen = fit(calls)
         for each in limits:
             load = max(min(each, math.ceil(rows / count)) for count in counts)
@@ -188,8 +187,10 @@ def _calls_of(journal: str, records: Iterable[Mapping[str, Any]], job: Mapping[s
     return calls, rows
 
 
-def _calls_made(source: str, job: Mapping[str, Any]) -> tuple[list[RowCall], int]:
-    """Return calls of some rows, at random, and how many rows make a request as the job's do.
+def _asked(source: str, job: Mapping[str, Any]) -> tuple[list[tuple[int, int | None]], int]:
+    """Return what some rows ask, at random, and how many rows make a request as the job's do.
+
+    That is the bytes of the prompt, and the bound of the answer.
 
     Raises:
         Refusal: the input cannot be read, or none makes a request of one generated answer.
@@ -211,15 +212,23 @@ def _calls_made(source: str, job: Mapping[str, Any]) -> tuple[list[RowCall], int
         raise Refusal(str(error).replace("--prompt", "the job's template")) from None
     if not read.drawn:
         raise Refusal(f"{name}: no row makes a request as the job's do; {'; '.join(read.faults)}")
-    drawn = [(each.row, prompts.read(each.row)) for each in read.drawn]
-    for row, made in drawn:
-        if made.call not in _GENERATE or {**job.get("parameters", {}), **made.params}.get("n", 1) not in (None, 1):
-            raise Refusal(f"{name}: {row.where}: {_ONE_ANSWER}")
-    return [made for _, made in drawn], read.usable
+    asked: list[tuple[int, int | None]] = []
+    for each in read.drawn:
+        made = prompts.read(each.row)
+        params = {**job.get("parameters", {}), **made.params}
+        if made.call not in _GENERATE or params.get("n", 1) not in (None, 1):
+            raise Refusal(f"{name}: {each.row.where}: {_ONE_ANSWER}")
+        asked.append((len(written(made)[0]), most_of(made.call, params, {})))
+    return asked, read.usable
 
 
-def _lengths_of(source: str, drawn: Iterable[RowCall], calls: Sequence[Call], job: Mapping[str, Any]) -> Lengths:
-    """Return the tokens of prompts and of answers that the calls may have.
+def _lengths_of(source: str, asked: Iterable[tuple[int, int | None]], calls: Sequence[Call]) -> Lengths:
+    """Return the tokens of prompts and of answers that rows may have.
+
+    Args:
+        source: their input.
+        asked: the bytes of each prompt, and the bound of its answer.
+        calls: of the journal.
 
     Raises:
         NotSeen: they have other lengths than those of the journal.
@@ -228,12 +237,10 @@ def _lengths_of(source: str, drawn: Iterable[RowCall], calls: Sequence[Call], jo
     tokens_per_byte = sum(each.prompt_tokens for each in calls) / sum(each.prompt_bytes for each in calls)
     answers: dict[int | None, list[int]] = {}
     lengths: list[tuple[int, int]] = []
-    for made in drawn:
-        bound = most_of(made.call, {**job.get("parameters", {}), **made.params}, {})
+    for size, bound in asked:
         if bound not in answers:
             answers[bound] = _answers(calls, bound)
-        prompt = round(len(written(made)[0]) * tokens_per_byte)
-        lengths.append((max(1, prompt), rng.choice(answers[bound])))
+        lengths.append((max(1, round(size * tokens_per_byte)), rng.choice(answers[bound])))
     for name, now, then in zip(
         ("prompts", "answers"), zip(*lengths, strict=True), zip(*_lengths(calls), strict=True), strict=True
     ):
