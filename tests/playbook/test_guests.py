@@ -54,8 +54,9 @@ def test_all_servers_are_left_places_from_then_on_those_too_that_are_added():
 
 
 def test_a_guest_with_one_call_in_flight_still_looks_whether_there_is_room():
-    play = guests(8)
+    play = Playbook([Limit(8)], max_size=1)
     (a,) = calls("a")
+    play >> GuestChanged(True)
     play.submit(a) >> Woke()
     assert play.scheduler.heeds_load(0)
     play >> GuestChanged(False)
@@ -74,6 +75,32 @@ def test_freed_places_of_a_guest_are_held_for_a_quarter_of_the_usual_lot():
         assert play.seen == ["resolve c0"]
         play >> answered(held[1])
         assert play.seen == ["resolve c1", *sent]
+
+
+def test_after_a_map_that_was_a_guest_a_limit_that_is_always_one_is_one():
+    play = Playbook([Limit(Search(64))])
+    play >> GuestChanged(True, or_usual=True) >> GuestChanged(False, or_usual=True)
+    assert play.endpoints[0].limit == 64
+    play >> GuestChanged(True, or_usual=True) >> Retuned(limits=[Limit(Search(32), guest=True)])
+    play >> GuestChanged(False, or_usual=True)
+    assert play.endpoints[0].limit == 16, "set while the map went on"
+    play >> Retuned(limits=[Limit(Search(64))])
+    assert play.endpoints[0].limit == 64
+    play >> Retuned(limits=[Limit(Search(64), guest=True)]) >> EndpointAdded(7, Limit(Search(64), guest=True))
+    assert [each.limit for each in play.endpoints] == [16, 16], "set afterwards"
+
+
+def test_a_limit_that_is_always_a_guest_is_refused_where_no_load_is_shown_after_a_map_too():
+    play = Playbook([Limit(2)], max_size=1)
+    a, b, c = calls("a b c")
+    play >> GuestChanged(True, or_usual=True)
+    play.submit(a) >> Woke() << ["send a"]
+    play >> LoadHidden(0, NO_PAGE) >> GuestChanged(False, or_usual=True) << []
+    play >> Retuned(limits=[Limit(2, guest=True)]) << ["abort a", "reject a: ConfigError"]
+    play >> closed(a) << []
+    play >> Submitted(b) << ["reject b: ConfigError"]
+    play >> Retuned(limits=[Limit(2)])
+    play.submit(c) >> Woke() << ["send c"]
 
 
 # A server that does not show its load --------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.asking import Asking
@@ -57,6 +58,9 @@ from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import Counters
 from batchclient.errors import ReadTimedOut
 
+if TYPE_CHECKING:
+    from batchclient._core.limits.control import Limit
+
 __all__ = ["Fleet"]
 
 _NO_BATCH = -1
@@ -92,8 +96,8 @@ class Fleet:
         self._command = command
         self._observed = counters.observed
         self._adjustments = adjustments
-        self._is_guest: bool | None = None
-        """Whether all are to leave places to others; ``None``: each limit knows."""
+        self._is_guest = False
+        """Whether all are to leave places to others, besides those whose limits do always."""
         self.has_offers = self.is_priced = False
         """Whether some server has a model of its own or a price; whether some has a price."""
         self.has_lost_model = False
@@ -257,11 +261,14 @@ class Fleet:
             endpoint.hides_load = event.why
 
     def be_guest(self, event: GuestChanged, now: float) -> None:
-        """Leave places to others at all servers from now on, or no longer."""
+        """Leave places to others at all servers from now on, or only where the limit does always."""
         self._is_guest = event.on
         for endpoint in self:
-            endpoint.limit.be_guest(event.on)
+            self._turn(endpoint.limit)
             self._adjustments.note_limit(endpoint, now)
+
+    def _turn(self, limit: Limit) -> None:
+        limit.be_guest(self._is_guest or limit.is_always_guest)
 
     @property
     def unfit(self) -> list[Endpoint]:
@@ -334,8 +341,7 @@ class Fleet:
 
     def add(self, event: EndpointAdded, now: float) -> None:
         """An endpoint was added."""
-        if self._is_guest is not None:
-            event.limit.be_guest(self._is_guest)
+        self._turn(event.limit)
         endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates, event.offer)
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
@@ -442,8 +448,7 @@ class Fleet:
             if event.limits is not None:
                 endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
-                if self._is_guest is not None:
-                    endpoint.limit.be_guest(self._is_guest)
+                self._turn(endpoint.limit)
                 endpoint.limit.on_known(endpoint.slots, now)
                 endpoint.limit.reason = "set by the caller"
             self._adjustments.note_limit(endpoint, now)

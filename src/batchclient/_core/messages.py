@@ -164,7 +164,7 @@ class LoadHidden:
 
 @dataclass(slots=True, eq=False)
 class GuestChanged:
-    """Be a guest at all servers from now on, also at those added later, or no longer.
+    """Be a guest at all servers from now on, also at those added later, or as each limit was made.
 
     ``or_usual``: where a server shows no load, be none, instead of ending the calls there.
     """

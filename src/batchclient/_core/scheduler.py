@@ -359,16 +359,17 @@ class Scheduler:
     def _refuse_guest(self, now: float) -> bool:
         """End a guest's calls in flight at servers that show no load; return whether there are any."""
         unfit = self._fleet.unfit
+        was_unfit = bool(unfit)
         if unfit and self._or_usual:
             self.no_guest = f"{unfit[0].shown_name} {unfit[0].hides_load}"
             self._fleet.be_guest(GuestChanged(on=False), now)
-            return True
+            unfit = self._fleet.unfit
         self._has_unfit = bool(unfit)
         batches = [batch for endpoint in unfit for batch in endpoint.open.values()]
         requests = [request for batch in batches for request in batch.requests]
         in_flight = [request for request in requests if request.state is RequestState.IN_FLIGHT]
         self._errors.end(in_flight, self._unfit, now)
-        return self._has_unfit
+        return was_unfit
 
     @property
     def _are_unfit(self) -> bool:
@@ -399,6 +400,7 @@ class Scheduler:
             self._settings.take_over(event.settings)
             self._queue.lanes.retune(event.settings.max_queued)
         self._fleet.retune(event, now)
+        self._refuse_guest(now)
 
     def _drain(self, event: DrainRequested, now: float) -> None:
         self._draining = True

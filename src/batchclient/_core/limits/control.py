@@ -45,6 +45,8 @@ class Limit:
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
         self._guest: Guest | None = None
         self._is_guest = False
+        self.is_always_guest: bool = guest
+        """Whether it was made as a guest: then it is one without anybody's wish."""
         self._bounds: tuple[Bounds | Objective | Guest, ...] = (self._of_load, *objectives)
         self.limit: int
         """Sequences that may be in flight, at least 1."""
