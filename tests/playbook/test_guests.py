@@ -147,13 +147,14 @@ def test_a_page_that_shows_not_what_waits_is_none_for_a_guest():
         assert "shows not both what runs and what waits" in play.errors["a"].message
 
 
-def test_each_server_is_judged_by_itself():
+def test_each_server_is_judged_by_itself_and_calls_go_to_one_that_shows_its_load():
     play = guests(1, 1)
     a, b, c = calls("a b c")
     play.submit(a, b, c) >> Woke() << ["send a @0", "send b @1"]
-    play >> LoadHidden(0, NO_PAGE) << ["abort a", "reject a: ConfigError"]
+    play >> LoadHidden(0, NO_PAGE) << ["abort a"]
     play >> closed(a) << []
-    play >> answered(b) << ["resolve b", "send c @1"]
+    play >> answered(b) << ["resolve b", "send a @1"]
+    play >> answered(a) << ["resolve a", "send c @1"]
     play >> EndpointAdded(7, Limit(1)) << []
     play >> EndpointRemoved(7) << ["gone @7"]
     (d,) = calls("d")

@@ -13,7 +13,8 @@ Rules:
 - A silence of an endpoint is watched, and told (see ``life``).
 - An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
   silence.
-- A guest sends nothing to an endpoint that does not show its load; calls in flight there end.
+- A guest sends nothing to an endpoint that does not show its load; calls in flight there go to
+  another that does, or else end.
 """
 
 from __future__ import annotations
@@ -274,6 +275,15 @@ class Fleet:
     def unfit(self) -> list[Endpoint]:
         """The endpoints at which a guest cannot be."""
         return [endpoint for endpoint in self.serving if endpoint.is_unfit]
+
+    def move_from_unfit(self) -> None:
+        """End a guest's batches where it cannot be, if another endpoint may answer their calls."""
+        fit = [endpoint for endpoint in self.serving if not endpoint.is_unfit]
+        for unfit in self.unfit:
+            for batch in unfit.open.values():
+                if not batch.aborting and any(endpoint.serves(batch.shape) for endpoint in fit):
+                    batch.moving = True
+                    self._abort(batch)
 
     def _abort(self, batch: Batch) -> None:
         batch.aborting = True

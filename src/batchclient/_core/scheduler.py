@@ -357,7 +357,7 @@ class Scheduler:
         return self._refuse_guest(now) or changed
 
     def _refuse_guest(self, now: float) -> bool:
-        """End a guest's calls in flight at servers that show no load; return whether there are any."""
+        """Move or end a guest's calls at servers that show no load; return whether there are any."""
         unfit = self._fleet.unfit
         was_unfit = bool(unfit)
         if unfit and self._or_usual:
@@ -365,8 +365,10 @@ class Scheduler:
             self._fleet.be_guest(GuestChanged(on=False), now)
             unfit = self._fleet.unfit
         self._has_unfit = bool(unfit)
+        self._fleet.move_from_unfit()
         batches = [batch for endpoint in unfit for batch in endpoint.open.values()]
-        requests = [request for batch in batches for request in batch.requests]
+        # Who has part of an answer cannot have it from another server.
+        requests = [one for batch in batches for one in batch.requests if one.begun or not batch.moving]
         in_flight = [request for request in requests if request.state is RequestState.IN_FLIGHT]
         self._errors.end(in_flight, self._unfit, now)
         return was_unfit
