@@ -19,6 +19,9 @@ def test_where_a_limit_begins():
         ({"limit": AdaptiveLimit(start=10)}, 10),
         ({"limit": AdaptiveLimit(guest=True)}, 16),
         ({"limit": AdaptiveLimit(guest=True, start=10)}, 10),
+        ({"limit": AdaptiveLimit(guest=True, start=64)}, 64),
+        ({"limit": AdaptiveLimit(guest=True, start=64, max=100)}, 64),
+        ({"limit": AdaptiveLimit(guest=True, max=10)}, 10),
         ({"preset": "latency", "limit": AdaptiveLimit(start=400)}, 400),
         ({"limit": 7}, 7),
     ]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from batchclient._common.descriptors import within_descriptors
 from batchclient._core.limits.control import Limit
+from batchclient._core.limits.guest import GUEST_START
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import START, Search
 from batchclient._core.limits.trial import Turn
@@ -49,7 +50,8 @@ def _number(settings: Settings, turn: Turn | None) -> int | Search:
         start = _URGENT
     else:
         start = START
-    return Search(min(start, ceiling), ceiling, turn)
+    # A number that a person gave is a guest's, too.
+    return Search(min(start, ceiling), ceiling, turn, guest_start=limit.start or GUEST_START)
 
 
 def _objectives(limit: int | AdaptiveLimit) -> list[Objective]:

@@ -54,9 +54,12 @@ class Search:
     Args:
         ceiling: the highest limit.
         turn: shared by the limits of one client's servers.
+        guest_start: where a guest begins, at most.
     """
 
-    def __init__(self, start: int = START, ceiling: int = 1024, turn: Turn | None = None) -> None:
+    def __init__(
+        self, start: int = START, ceiling: int = 1024, turn: Turn | None = None, *, guest_start: int = GUEST_START
+    ) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         self.limit: int = start
@@ -64,6 +67,7 @@ class Search:
         self.answers: Answers = Answers()
         """Kept by the limit in force, for itself as well."""
         self._start = start
+        self._guest_start = guest_start
         self._ceiling = self._most = ceiling
         """The highest limit; the server's own bound may lower ``_most``."""
         self._turn = turn or Turn()
@@ -136,8 +140,8 @@ class Search:
     def be_guest(self, on: bool, capacity: float = 0.0) -> None:  # noqa: FBT001
         """Heed the page beside others, too, from a small start; or as usual again."""
         self._page.beside_others = on
-        if on and self.answers.began == math.inf and self.limit > GUEST_START:
-            self._move(GUEST_START, "a guest begins with few")
+        if on and self.answers.began == math.inf and self.limit > self._guest_start:
+            self._move(self._guest_start, "a guest begins with few")
         elif not on and self.limit < (usual := math.ceil(1.1 * capacity) if capacity else self._start):
             self._move(min(usual, self._most), "no guest any more")
 
