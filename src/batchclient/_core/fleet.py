@@ -13,15 +13,13 @@ Rules:
 - A silence of an endpoint is watched, and told (see ``life``).
 - An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
   silence.
-- A guest sends nothing to an endpoint that does not show its load; calls in flight there go to
-  another that does, or else end.
+- A guest sends nothing to an endpoint that shows no load; its calls there go elsewhere, or end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.asking import Asking
@@ -58,9 +56,6 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import Counters
 from batchclient.errors import ReadTimedOut
-
-if TYPE_CHECKING:
-    from batchclient._core.limits.control import Limit
 
 __all__ = ["Fleet"]
 
@@ -265,11 +260,8 @@ class Fleet:
         """Leave places to others at all servers from now on, or only where the limit does always."""
         self._is_guest = event.on
         for endpoint in self:
-            self._turn(endpoint.limit)
+            endpoint.limit.heed_wish(event.on)
             self._adjustments.note_limit(endpoint, now)
-
-    def _turn(self, limit: Limit) -> None:
-        limit.be_guest(self._is_guest or limit.is_always_guest)
 
     @property
     def unfit(self) -> list[Endpoint]:
@@ -351,7 +343,7 @@ class Fleet:
 
     def add(self, event: EndpointAdded, now: float) -> None:
         """An endpoint was added."""
-        self._turn(event.limit)
+        event.limit.heed_wish(self._is_guest)
         endpoint = Endpoint(event.endpoint, event.limit, self._settings, event.name, event.rates, event.offer)
         assert endpoint.id not in self.by_id, "an endpoint's id is given once"
         self.by_id[endpoint.id] = endpoint
@@ -458,7 +450,7 @@ class Fleet:
             if event.limits is not None:
                 endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
-                self._turn(endpoint.limit)
+                endpoint.limit.heed_wish(self._is_guest)
                 endpoint.limit.on_known(endpoint.slots, now)
                 endpoint.limit.reason = "set by the caller"
             self._adjustments.note_limit(endpoint, now)

@@ -45,8 +45,7 @@ class Limit:
         self._of_load = Bounds(self._answers, lateness=self._search is not None)
         self._guest: Guest | None = None
         self._is_guest = False
-        self.is_always_guest: bool = guest
-        """Whether it was made as a guest: then it is one without anybody's wish."""
+        self._is_always_guest = guest
         self._bounds: tuple[Bounds | Objective | Guest, ...] = (self._of_load, *objectives)
         self.limit: int
         """Sequences that may be in flight, at least 1."""
@@ -74,6 +73,10 @@ class Limit:
         if self._search is not None:
             self._search.be_guest(on, self._guest.capacity)
         self._decide()
+
+    def heed_wish(self, on: bool) -> None:  # noqa: FBT001
+        """Be a guest by the wish of others, or only if it was made as one."""
+        self.be_guest(on or self._is_always_guest)
 
     def on_sample(self, sample: Sample) -> None:
         """Take in one observation."""
