@@ -731,7 +731,8 @@ class BatchClient(_Calls):
                 to be the longest, by ``expected_tokens`` or by what came of such prompts, so that
                 no long answer is left alone at the end. By default rows go in input order.
             max_cost: what the map may spend at servers with a price, at most, in the currency of
-                the prices; any number by default. A row beyond it waits for a cheaper server.
+                the prices; any number by default. A row beyond it waits for a cheaper server, and
+                fails with ``ConfigError`` where none takes it.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
             repair: a ``Repair``: what to do about answers that were cut off, or do not fit.

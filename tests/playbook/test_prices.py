@@ -83,22 +83,22 @@ def test_the_cheap_server_that_is_away_holds_no_call():
 
 
 def test_a_job_with_a_bound_on_its_cost_waits_for_the_cheap_server_once_it_is_reached():
-    budget = Budget(30e-6)
+    budget = Budget(110e-6)
     mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
     play = served(max_wait_s=0.5)
-    # Each is expected to cost 10 tokens of 1e-6 and one of 4e-6.
+    # Each costs 10 tokens of 1e-6 and 10 of 4e-6 at most, though one is expected.
     play.submit(*calls(4, mine, tokens=10)) >> Woke() << ["send c0 @0", "send c1 @1", "send c2 @1"]
     play.at(9.0) >> Woke() << []
-    assert budget.spent == pytest.approx(28e-6)
+    assert budget.spent == pytest.approx(100e-6)
 
 
 def test_what_was_not_needed_is_given_back_to_the_job():
-    budget = Budget(20e-6)
+    budget = Budget(60e-6)
     mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
     play = served(max_wait_s=0.5)
     requests = calls(3, mine, tokens=10)
     play.submit(*requests) >> Woke() << ["send c0 @0", "send c1 @1"]
-    assert budget.spent == pytest.approx(14e-6)
+    assert budget.spent == pytest.approx(50e-6)
     # One token of a prompt and one of an answer.
     play.at(8.7) >> answered(requests[1]) << ["resolve c1", "send c2 @1"]
     assert play.costs[("endpoint 1",)] == pytest.approx(5e-6)
@@ -144,3 +144,68 @@ def test_calls_for_a_model_whose_server_is_removed_end():
 def test_a_session_that_is_homed_at_a_server_of_another_model_goes_elsewhere():
     play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
     play.submit(*calls("a", shape(model="large", home=0))) >> Woke() << ["send a @1"]
+
+
+def of_models(**settings):
+    """Servers of two models, both of which have answered; and a call for the second model, under way. It is 1.0."""
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")], **settings)
+    (first,) = calls("first", shape(model="small", alone_reason="alone"))
+    play.submit(first) >> Woke() << ["send first @0"]
+    play.at(0.5) >> answered(first) << ["resolve first"]
+    large = shape(model="large", alone_reason="alone")
+    (second,) = calls("second", large)
+    play.submit(second) >> Woke() << ["send second @1"]
+    play.at(1.0) >> answered(second) << ["resolve second"]
+    (call,) = calls("a", large)
+    play.submit(call) >> Woke() << ["send a @1"]
+    return play, call
+
+
+def test_a_call_whose_models_only_server_refused_it_finds_out_whether_that_is_back():
+    play, a = of_models()
+    play >> failed(a, FailureKind.NOT_SENT) << []
+    assert play.wakes_at == pytest.approx(1.5)
+    play.at(1.5) >> Woke() << ["send a @1"]
+    play.at(2.0) >> answered(a) << ["resolve a"]
+
+
+def test_an_outage_of_a_models_only_server_ends_its_calls_after_the_patience_and_no_others():
+    play, a = of_models(outage_patience_s=0.4)
+    (b,) = calls("b", shape(model="small", alone_reason="alone"))
+    play.submit(b) >> Woke() << ["send b @0"]
+    (c,) = calls("c", shape(model="small", alone_reason="alone"))
+    play.submit(c) >> failed(a, FailureKind.NOT_SENT) << []
+    assert play.wakes_at == pytest.approx(1.4)
+    play.at(1.4) >> Woke() << ["reject a: ConnectFailed"]
+    play.at(1.6) >> answered(b) << ["resolve b", "send c @0"]
+
+
+def test_a_budget_that_is_spent_keeps_the_own_server_from_no_probe():
+    play = served()
+    mine = shape(alone_reason="alone", answer_key=ALONE.key, budget=Budget(1e-9))
+    (a,) = calls("a", mine)
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.NOT_SENT) << []
+    play.at(8.4) >> Woke() << []
+    play.at(8.5) >> Woke() << ["send a @0"]
+
+
+def test_a_call_that_no_free_server_takes_ends_once_its_jobs_bound_is_spent():
+    play = Playbook(limit=[8, 8], offers=[Offer("hosted", 1e-6, 4e-6), Offer("small")])
+    mine = shape(model="hosted", counted=True, alone_reason="alone", max_output_tokens=10, budget=Budget(60e-6))
+    a, b, c = calls("a b c", mine, tokens=10)
+    # 50e-6 each at most: while one is under way, it may yet cost less.
+    play.submit(a, b, c) >> Woke() << ["send a @0"]
+    play.at(1.0) >> answered(a) << ["resolve a", "send b @0"]
+    play.at(2.0) >> answered(b, tokens=10) << ["resolve b", "reject c: ConfigError"]
+
+
+def test_a_bound_that_pays_for_no_call_ends_all_at_once_where_every_server_has_a_price():
+    play = Playbook(limit=[8, 8], offers=[DEAR, DEAR])
+    mine = shape(alone_reason="alone", budget=Budget(1e-9))
+    play.submit(*calls("a b", mine)) >> Woke() << ["reject a b: ConfigError"]
+
+
+def test_a_price_that_is_next_to_nothing_pays_for_any_number_of_calls():
+    play = Playbook(limit=1, offers=[Offer(None, 1e-310, 0.0)])
+    play.submit(*calls("a", shape(alone_reason="alone", budget=Budget(5.0)))) >> Woke() << ["send a"]

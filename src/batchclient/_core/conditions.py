@@ -138,15 +138,15 @@ def failed_here(turn: Turn, _group: Group, oldest: Request) -> Wait | None:
     """A call which failed here is no probe: an outage must not use up its attempts."""
     if not (turn.probes and turn.spares) or oldest.failed_on != turn.endpoint.id:
         return None
-    if turn.fleet.others_in_use(turn.endpoint):
+    if turn.fleet.others_in_use(turn.endpoint, oldest):
         return Wait("another endpoint takes it")
     return None if turn.endpoint.health.refuses else Wait(TRIED)
 
 
-def left_to_others(turn: Turn, group: Group, _oldest: Request) -> Wait | None:
+def left_to_others(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     """The endpoint refused calls of the shape, and another may take them."""
     until = turn.endpoint.abilities.lacks(group.shape, turn.now)
-    if until is None or not turn.fleet.others_take(group.shape, turn.endpoint, turn.now):
+    if until is None or not turn.fleet.others_take(oldest, turn.endpoint, turn.now):
         return None
     return Wait("another endpoint takes it", until)
 
@@ -156,7 +156,7 @@ def model_in_doubt(turn: Turn, group: Group, oldest: Request) -> Wait | None:
     endpoint, shape, now = turn.endpoint, group.shape, turn.now
     if not endpoint.abilities.models.refused:
         return None
-    elsewhere = turn.fleet.others_take(shape, endpoint, now)
+    elsewhere = turn.fleet.others_take(oldest, endpoint, now)
     at = endpoint.abilities.models.ready_at(
         shape.subject, endpoint.pace(shape), now, elsewhere=elsewhere, patient=oldest.patient
     )

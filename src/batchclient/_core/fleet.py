@@ -24,6 +24,7 @@ from operator import attrgetter
 from batchclient._core.adjustments import Adjustments
 from batchclient._core.asking import Asking
 from batchclient._core.failures import Sign
+from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.messages import (
     FREE,
@@ -47,10 +48,11 @@ from batchclient._core.messages import (
     ServerKnown,
     Shape,
 )
+from batchclient._core.requests import UNBOUNDED
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
-from batchclient._core.servers.outage import Outage
+from batchclient._core.servers.outage import Outages
 from batchclient._core.servers.rates import pause_of
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
@@ -70,6 +72,7 @@ class Fleet:
     Args:
         endpoints: the first ones.
         settings: the scheduler's.
+        lengths: what is known of the lengths of answers.
         command: takes a command.
         adjustments: told of changed limits and list caps.
         asks_first: see ``Asking``.
@@ -79,6 +82,7 @@ class Fleet:
         self,
         endpoints: Iterable[Endpoint],
         settings: SchedulerSettings,
+        lengths: Lengths,
         command: Callable[[Command], None],
         counters: Counters,
         adjustments: Adjustments,
@@ -86,9 +90,10 @@ class Fleet:
     ) -> None:
         self.by_id = {endpoint.id: endpoint for endpoint in endpoints}
         self.serving = list(self.by_id.values())
-        self.outage = Outage(self.by_id, self.serving, settings.outage_patience_s)
+        self.outage = Outages(self.by_id, self.serving, settings.outage_patience_s)
         self.asking = Asking(self.serving, command, self.tell, asks_first, settings.wait_for_server_s)
         self._settings = settings
+        self._lengths = lengths
         self._command = command
         self._observed = counters.observed
         self._adjustments = adjustments
@@ -108,9 +113,21 @@ class Fleet:
 
     # Questions -------------------------------------------------------------------------------------------------------
 
-    def others_in_use(self, endpoint: Endpoint) -> bool:
-        """Whether calls go to another endpoint as they come."""
-        return any(other is not endpoint and other.health.in_use for other in self.serving)
+    def others_in_use(self, endpoint: Endpoint, call: Request) -> bool:
+        """Whether calls like this one go to another endpoint as they come."""
+        return any(other is not endpoint and other.health.in_use and self.serves(other, call) for other in self.serving)
+
+    def serves(self, endpoint: Endpoint, call: Request) -> bool:
+        """Whether an endpoint is for calls like this one: by its model, and by what their job can pay."""
+        return endpoint.serves(call.shape) and self.affordable(endpoint, call) > 0
+
+    def affordable(self, endpoint: Endpoint, call: Request) -> int:
+        """How many calls like this one their job can pay for at an endpoint."""
+        shape, offer = call.shape, endpoint.offer
+        if shape.budget is None or not offer.is_priced:
+            return UNBOUNDED
+        most = self._lengths.guess(call) if shape.max_output_tokens is None else shape.max_output_tokens
+        return shape.budget.room(offer.cost(call.prompt_tokens, shape.weight * most))
 
     @property
     def total_limit(self) -> int:
@@ -129,13 +146,13 @@ class Fleet:
         told = [*silences, *(outage.sentence(now) for outage in self.outage.all_after(now))]
         return f"{in_flight} in flight" + "".join(f"; {one}" for one in told)
 
-    def others_take(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+    def others_take(self, call: Request, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint is in use and has not refused such calls."""
-        subject = shape.subject
+        shape, subject = call.shape, call.shape.subject
         return any(
             other is not endpoint
             and other.health.in_use
-            and other.serves(shape)
+            and self.serves(other, call)
             and subject not in other.abilities.models.refused
             and other.abilities.lacks(shape, now) is None
             for other in self.serving
@@ -152,10 +169,11 @@ class Fleet:
         # Answers to older calls may come after the first refusal.
         return model is not None and any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
 
-    def take_now(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+    def take_now(self, call: Request, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint takes such calls, and may be sent any number of them now."""
         others = (other for other in self.serving if other is not endpoint and other.health.in_use)
-        return self.others_take(shape, endpoint, now) and any(other.pace(shape).is_open for other in others)
+        are_open = any(other.pace(call.shape).is_open and self.serves(other, call) for other in others)
+        return are_open and self.others_take(call, endpoint, now)
 
     def home_of(self, call: Request, now: float) -> Endpoint | None:
         """Return the endpoint of a call's session, while it takes calls; ``None``: any other will do."""
@@ -168,11 +186,12 @@ class Fleet:
         is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
         return home if home.serves(shape) and not is_refused else None
 
-    def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
-        """The ``choices`` that may take a call of this shape; all, if none may."""
+    def takers(self, choices: list[Endpoint], call: Request, now: float) -> list[Endpoint]:
+        """The ``choices`` that may take a call; all, if none may."""
+        shape = call.shape
         free = [endpoint for endpoint in choices if endpoint.pace(shape).sendable(now) is None] or choices
         lacking = [each for each in free if each.abilities.shapes and each.abilities.lacks(shape, now) is not None]
-        left = [each for each in lacking if self.others_take(shape, each, now)]
+        left = [each for each in lacking if self.others_take(call, each, now)]
         return [endpoint for endpoint in free if endpoint not in left] or free
 
     # Failures and answers --------------------------------------------------------------------------------------------
@@ -190,11 +209,11 @@ class Fleet:
             endpoint.health.end_probe(batch.id)
         else:
             self._judge_health(endpoint, batch, failure, now)
-        self.outage.watch(now, failure if failure.is_of_the_server else None)
+        self.outage.watch(now, failure if failure.is_of_the_server else None, endpoint)
 
     def _judge_health(self, endpoint: Endpoint, batch: Batch, failure: Failure, now: float) -> None:
         health = endpoint.health
-        sign, state = _sign_of(batch, failure, endpoint), health.state
+        sign, state = endpoint.sign_of(batch, failure), health.state
         if sign is Sign.SILENT and failure.sign is Sign.NOTHING:
             failure = _UNHEARD
         if sign is Sign.ALIVE:
@@ -202,9 +221,9 @@ class Fleet:
         elif sign is not Sign.NOTHING:
             # Who takes a request before the connection breaks is no wrong address.
             health.answered_once |= failure.is_said or sign is Sign.BROKEN
-            others = self.others_in_use(endpoint)
+            others = self.others_in_use(endpoint, batch.requests[0])
             if endpoint.fail(sign, batch.id, now, others=others, sent_at=batch.sent_at, seen=failure.seen):
-                self._keep_one_in_use()
+                self._keep_one_in_use(endpoint)
         health.end_probe(batch.id)
         if health.state is not state:
             self._tell_health(endpoint, now, failure)
@@ -239,15 +258,15 @@ class Fleet:
             return changed
         # At once, so that nothing more is sent there before these batches have ended.
         probe = endpoint.health.probe
-        others = self.others_in_use(endpoint)
+        others = any(other is not endpoint and other.health.in_use and other.shares(endpoint) for other in self.serving)
         endpoint.fail(Sign.STILL, _NO_BATCH if probe is None else probe, now, others=others)
-        self._keep_one_in_use()
+        self._keep_one_in_use(endpoint)
         self._tell_health(endpoint, now, STILL)
         for batch in own:
             if not batch.aborting:
                 batch.ended_for = STILL
                 self._abort(batch)
-        self.outage.watch(now, STILL)
+        self.outage.watch(now, STILL, endpoint)
         return True
 
     def hide_load(self, event: LoadHidden) -> None:
@@ -299,7 +318,7 @@ class Fleet:
     def end_unanswered(self, batch: Batch, now: float) -> None:
         """A request has ended in silence, or a caller's deadline has passed there."""
         endpoint = self.by_id[batch.endpoint]
-        if endpoint.leaving or not endpoint.health.in_use or self.others_in_use(endpoint):
+        if endpoint.leaving or not endpoint.health.in_use or self.others_in_use(endpoint, batch.requests[0]):
             return
         words = endpoint.life.end_request(batch.sent_at, endpoint.read_at, endpoint.shown_name, now)
         self._tell_silence(endpoint, words)
@@ -400,7 +419,7 @@ class Fleet:
             endpoint.leaving = True
             self.serving.remove(endpoint)
             self._count()
-            self._keep_one_in_use()
+            self._keep_one_in_use(endpoint)
         endpoint.limit.interrupt(now)
         if not event.drain:
             for batch in endpoint.open.values():
@@ -415,11 +434,15 @@ class Fleet:
             endpoint.is_lone = len(self.serving) == 1
         self.has_offers = any(endpoint.offer != FREE for endpoint in self.serving)
         self.is_priced = any(endpoint.offer.is_priced for endpoint in self.serving)
+        self.outage.count()
 
-    def _keep_one_in_use(self) -> None:
-        """If none is in use, probe those ejected but not vanished (the panic rule)."""
-        if not any(endpoint.health.in_use for endpoint in self.serving):
-            for endpoint in self.serving:
+    def _keep_one_in_use(self, gone: Endpoint) -> None:
+        """If none is in use beside one that goes, probe those ejected but not vanished (the panic rule)."""
+        if not (gone.leaving or gone.health.vanished):
+            return
+        peers = [endpoint for endpoint in self.serving if endpoint.shares(gone)]
+        if not any(endpoint.health.in_use for endpoint in peers):
+            for endpoint in peers:
                 if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
                     endpoint.health.open_now()
 
@@ -482,19 +505,3 @@ class Fleet:
             return ""
         endpoint.outage = outage = ServerOutage(endpoint.shown_name, health.reason, health.failing_since, failure)
         return outage.opening(now)
-
-
-def _sign_of(batch: Batch, failure: Failure, endpoint: Endpoint) -> Sign:
-    """What a batch's failure says of its endpoint, decided here once."""
-    if batch.ended_for is not None:
-        return Sign.STILL
-    if batch.refusal.is_free and endpoint.health.in_use:
-        return Sign.ALIVE
-    sign, isolation = failure.sign, batch.isolation
-    if sign is Sign.NOTHING and batch.expired and endpoint.life.answered_at < batch.sent_at:
-        # The callers' deadlines passed, and in all their time the endpoint answered nobody.
-        return Sign.SILENT
-    if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:
-        # A member was answered: the fault is with the list.
-        return Sign.NOTHING
-    return sign

@@ -78,7 +78,8 @@ class Granting:
         self._times = lengths.times
         self._counters = counters
         self._rule = BatchingRule(settings, lengths)
-        self._prices = Prices(settings, fleet, queue, lengths)
+        self.prices = Prices(settings, fleet, queue, lengths)
+        """Which calls go to which server, where servers have prices or own models."""
         self._sent = 0
         self.is_paused = False
         """Whether the caller lets nothing be sent."""
@@ -94,7 +95,7 @@ class Granting:
         if self._queue.size:
             serving = self._fleet.serving
             if len(serving) > 1:
-                look_at = self._prices.look(now) if self._fleet.is_priced else math.inf
+                look_at = self.prices.look(now) if self._fleet.is_priced else math.inf
                 wake_at = min(look_at, self._share_out(serving, now, granted))
             else:
                 wake_at = self._grant_on(serving[0], now, granted)[1]
@@ -121,9 +122,9 @@ class Granting:
             # An endpoint that cannot take the call does not "hold it back": see below.
             endpoint = self._fleet.home_of(head, now)
             if endpoint is None or endpoint not in choices:
-                takers = self._fleet.takers(choices, head.shape, now)
+                takers = self._fleet.takers(choices, head, now)
                 if self._fleet.has_offers:
-                    takers = self._prices.allowed(takers, group, head, now)
+                    takers = self.prices.allowed(takers, group, head, now)
                 endpoint = choose(takers, head, now)
             free = endpoint.free
             more, until = self._grant_on(endpoint, now, granted, most)
@@ -202,7 +203,7 @@ class Granting:
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""
         endpoint, now = turn.endpoint, turn.now
-        if self._fleet.has_offers and (wait := self._prices.wait(endpoint, group, oldest, now)) is not None:
+        if self._fleet.has_offers and (wait := self.prices.wait(endpoint, group, oldest, now)) is not None:
             return wait
         has_home = group.shape.home is not None and group.overflow is None
         may_be_left = has_home and turn.left_to_others < _MOST_AWAY
@@ -229,7 +230,7 @@ class Granting:
                 # No younger, cheaper call goes before it.
                 return Wait(RATE, until, blocks=True)
         if group.shape.budget is not None and endpoint.offer.is_priced:
-            size = min(size, group.shape.budget.room(self._prices.cost(endpoint, oldest)))
+            size = min(size, self._fleet.affordable(endpoint, oldest))
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT:
             # It goes once the server has said which it is.
             held_until = endpoint.abilities.lists_held_until(now)
@@ -353,9 +354,10 @@ class Granting:
             batch.charged_tokens = sum(map(self._tokens, requests))
         if self._fleet.is_priced and endpoint.offer.is_priced:
             if shape.budget is not None:
-                batch.charged_cost = endpoint.offer.cost(prompt_tokens / size, expected)
-                shape.budget.spent += size * batch.charged_cost
-            why = self._prices.reason(endpoint, group, requests[0], now)
+                most = expected if shape.max_output_tokens is None else shape.weight * shape.max_output_tokens
+                batch.charged_cost = endpoint.offer.cost(prompt_tokens / size, most)
+                shape.budget.charge(size, batch.charged_cost)
+            why = self.prices.reason(endpoint, group, requests[0], now)
             if why:
                 self._counters.observed.overflows[endpoint.shown_name, why] += size
         endpoint.take(batch, now)

@@ -22,7 +22,10 @@ Rules:
 - A server that is ejected, or refuses the call's model or form, takes none: no call waits for it.
 - Nothing is kept from one look to the next but the times of service. A call that was found to miss
   is in a group of its own from then on, which the dearer servers take, too.
-- A job with a bound on its cost sends no call to a server with a price that would exceed the bound.
+- A job with a bound on its cost sends a server with a price no call that may exceed the bound: an
+  answer may have all its ``max_tokens``; without these it is as long as expected. What it did not
+  need is given back. A call that is too dear for what is left, and that no server without a price
+  takes, ends with an error.
 
 A look costs some microseconds for each queued call. So there is one in 20 ms and 20 µs for each
 call at most.
@@ -128,6 +131,8 @@ class Prices:
         self._lengths = lengths
         self._order = Order(settings.order, settings.aging_s, lengths)
         self._look_at = -math.inf
+        self._unpaid: dict[Group, None] = {}
+        """Groups of calls that their jobs could not pay for."""
 
     # Which servers a call may go to ------------------------------------------------------------------------------
 
@@ -139,7 +144,25 @@ class Prices:
             return None
         if not self._is_within(endpoint, group, oldest, now):
             return Wait("for a cheaper server")
-        return None if self._is_paid(oldest, endpoint) else Wait("for a cheaper server: max_cost is spent")
+        if self._fleet.affordable(endpoint, oldest):
+            return None
+        self._unpaid[group] = None
+        return Wait("for a cheaper server: max_cost is spent")
+
+    def unpaid(self) -> list[Request]:
+        """Return the calls met lately that no server will take: their jobs' ``max_cost`` is spent.
+
+        While calls of a job are under way, they may cost less than is charged.
+        """
+        groups, self._unpaid = self._unpaid, {}
+        return [
+            request
+            for group in groups
+            for request in group
+            if group.shape.budget is not None
+            and not group.shape.budget.under_way
+            and not any(self._fleet.serves(endpoint, request) for endpoint in self._fleet.serving)
+        ]
 
     def allowed(self, endpoints: list[Endpoint], group: Group, oldest: Request, now: float) -> list[Endpoint]:
         """Those of the endpoints that a group's calls may go to; all, if there is none."""
@@ -159,11 +182,6 @@ class Prices:
         if not cheaper:
             return ""
         return "is down" if any(not one.health.in_use for one in cheaper) else "refuses such calls"
-
-    def _is_paid(self, call: Request, endpoint: Endpoint) -> bool:
-        """Whether what a call costs is within the bound of its job."""
-        budget = call.shape.budget
-        return budget is None or budget.room(self.cost(endpoint, call)) > 0
 
     def _is_within(self, endpoint: Endpoint, group: Group, oldest: Request, now: float) -> bool:
         cost = self.cost(endpoint, oldest)
@@ -234,7 +252,7 @@ class Prices:
         for service in services[1:]:
             wait_s = service.wait_s(weight)
             its_risk = self._risk(request, service, left_s, wait_s)
-            if risk - its_risk >= max(worth, its_risk) and self._is_paid(request, service.tier.endpoints[0]):
+            if risk - its_risk >= max(worth, its_risk) and self._fleet.affordable(service.tier.endpoints[0], request):
                 latest_s = min(latest_s, left_s - wait_s - (service.long_s if is_timed else 0.0))
                 if not is_lost and latest_s > self._look_at - now:
                     return None, latest_s

@@ -158,7 +158,7 @@ class Replies:
             cost = offer.cost(tally.prompt_tokens, tally.made_tokens)
             observed.costs[(server,)] += cost
             if batch.shape.budget is not None:
-                batch.shape.budget.spent += cost - tally.count * batch.charged_cost
+                batch.shape.budget.settle(tally.count, batch.charged_cost, cost)
         if tally.has_first_tokens:
             observed.streamed(batch, server, event.answers, now)
         batch.lane.prompt_tokens += tally.prompt_tokens
@@ -240,8 +240,8 @@ class Replies:
         self._lanes.give_back(batch.lane, len(left) * weight)
         if batch.expected_tokens:
             self._lanes.refund(batch, left)
-        if batch.shape.budget is not None:
-            batch.shape.budget.spent -= len(left) * batch.charged_cost
+        if batch.shape.budget is not None and endpoint.offer.is_priced:
+            batch.shape.budget.settle(len(left), batch.charged_cost, 0.0)
         return left, alive
 
     # What the limit is told ------------------------------------------------------------------------------------------

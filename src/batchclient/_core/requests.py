@@ -22,9 +22,13 @@ from batchclient._core.lane import Account, Lane
 from batchclient._core.settings import BatchingNumbers
 
 __all__ = [
-    "NO_REFUSAL", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request", "RequestState", "Shape",
-    "WireNotes",
+    "NO_REFUSAL", "UNBOUNDED", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request",
+    "RequestState", "Shape", "WireNotes",
 ]  # fmt: skip
+
+
+UNBOUNDED = 1 << 30
+"""More calls than there are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,15 +37,29 @@ class Budget:
 
     Args:
         most: so much at most.
-        spent: so far, with what calls under way are expected to cost.
+        spent: so far, with what calls under way may cost.
+        under_way: how many calls.
     """
 
     most: float
     spent: float = 0.0
+    under_way: int = 0
+
+    def charge(self, calls: int, cost: float) -> None:
+        """Calls are sent that may cost so much each."""
+        self.spent += calls * cost
+        self.under_way += calls
+
+    def settle(self, calls: int, charged: float, cost: float) -> None:
+        """Calls that were charged so much each have ended, and have cost so much together."""
+        self.spent += cost - calls * charged
+        self.under_way -= calls
 
     def room(self, cost: float) -> int:
         """How many more calls of this cost may go to such a server."""
-        return max(0, int((self.most - self.spent) / cost)) if cost else 1 << 30
+        left = self.most - self.spent
+        # A tiny price may divide to more than a float holds.
+        return UNBOUNDED if cost <= 0 else max(0, int(min(left / cost, UNBOUNDED)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

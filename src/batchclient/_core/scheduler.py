@@ -135,8 +135,10 @@ class Scheduler:
             )
             for number, limit in enumerate(limits)
         )
-        self._fleet = fleet = Fleet(endpoints, settings, command, counters, self._adjustments, asks_first)
         self._lengths = Lengths()
+        self._fleet = fleet = Fleet(
+            endpoints, settings, self._lengths, command, counters, self._adjustments, asks_first
+        )
         self._queue = queue = Queue(settings, self._lengths)
         self._deadlines = queue.deadlines
         self._stalls = Stalls(settings)
@@ -312,7 +314,7 @@ class Scheduler:
     def _queue_full(self, request: Request, now: float) -> QueueFull:
         queued = self._queue.lanes.lane(request.shape).queued
         message = f"{queued} calls are queued (max_calls={self._settings.max_queued})"
-        outages = self._fleet.outage.all_after(now)
+        outages = self._fleet.outage.all_after(now, request.shape)
         message += "".join(f"; {outage.sentence(now)}" for outage in outages)
         return with_cause(QueueFull(message), request, outages)
 
@@ -430,7 +432,7 @@ class Scheduler:
         if self._queue.later.size:
             self._outcomes.member_first.let_go(now)
             self._outcomes.retries.requeue(now)
-        if self._fleet.outage.began_at is not None:
+        if self._fleet.outage.due is not None:
             impatient = self._fleet.outage.impatient(self._errors.waiting, now)
             self._errors.end(impatient, lambda request: self._fleet.outage.error(request, now), now)
         if self._settings.wait_for_server_s:
@@ -487,6 +489,10 @@ class Scheduler:
             self._send(batch)
         if hopeless:
             self._errors.give_up(hopeless, now)
+        while self._fleet.is_priced and (unpaid := self._granting.prices.unpaid()):
+            self._errors.end_unpaid(unpaid, now)
+            if self._queue.size:
+                self._grant(now)
 
     def _send(self, batch: Batch) -> None:
         self._commands.append(SendBatch(batch))

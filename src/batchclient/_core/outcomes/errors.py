@@ -20,7 +20,7 @@ from batchclient._core.servers.pace import LONGEST_REST_S
 from batchclient._core.spent import ServerOutage, seconds, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.queue import Queue
-from batchclient.errors import BatchClientError, DeadlineExceeded
+from batchclient.errors import BatchClientError, ConfigError, DeadlineExceeded
 
 __all__ = ["CallErrors", "copy_of"]
 
@@ -170,6 +170,23 @@ class CallErrors:
 
         self.end(hopeless, own, now)
 
+    def end_unpaid(self, requests: list[Request], now: float) -> None:
+        """End calls too dear for what is left of ``max_cost``, which no other server takes."""
+
+        def own(request: Request) -> BatchClientError:
+            budget = request.shape.budget
+            assert budget is not None, "only a call with a bound is too dear"
+            error = ConfigError(
+                f"max_cost: {budget.spent:.3g} of {budget.most:.3g} is spent, the call may cost more than what is left,"
+                " and no server without a price takes it",
+                field="max_cost",
+            )
+            # The call is well, and may be made with more to spend.
+            error.retryable = True
+            return error
+
+        self.end(requests, own, now)
+
     def end_held(self, now: float) -> None:
         """End the calls with deadlines before any server takes calls again.
 
@@ -206,7 +223,7 @@ class CallErrors:
 
     def _account(self, request: Request, now: float, since: float | None = None) -> tuple[list[ServerOutage], str]:
         """Return the outages in a call's time, and where its time went."""
-        outages = self._fleet.outage.all_after(request.queued_at if since is None else since)
+        outages = self._fleet.outage.all_after(request.queued_at if since is None else since, request.shape)
         return outages, time_spent(request, outages, now, since)
 
     def _held_by(self, request: Request, now: float) -> str:

@@ -66,7 +66,8 @@ class _Trial:
         if not self.lists:
             return math.inf
         first, failed = self.lists[0], failed_of(self.lists[0])
-        return first.not_before if failed.fleet.others_in_use(failed.endpoint) else math.inf
+        others = failed.fleet.others_in_use(failed.endpoint, failed.batch.requests[0])
+        return first.not_before if others else math.inf
 
 
 class MemberFirst:

@@ -139,7 +139,7 @@ class Outcomes:
         if failure.once and failed.may_be_retried:
             # The second time: the callers are told not to try again either.
             told = replace(told, kind=FailureKind.REFUSED)
-        if failure.refuses_shape and self._fleet.others_in_use(failed.endpoint):
+        if failure.refuses_shape and self._fleet.others_in_use(failed.endpoint, batch.requests[0]):
             told = replace(told, message=f"{told.message}; no other server in use takes it")
         if failure.is_own or (batch.isolation is not None and batch.isolation.blind):
             self.retries.found(batch, failed.endpoint, failed.now, bad=len(failed.alive))

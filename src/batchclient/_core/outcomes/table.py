@@ -87,7 +87,7 @@ class FailedBatch:
     @property
     def others_take(self) -> bool:
         """Whether another endpoint is in use that has not refused such calls."""
-        return self.fleet.others_take(self.batch.shape, self.endpoint, self.now)
+        return self.fleet.others_take(self.batch.requests[0], self.endpoint, self.now)
 
     @property
     def pasts(self) -> list[Endured]:
@@ -194,7 +194,7 @@ def _waits_for_a_server(failed: FailedBatch) -> bool:
     """
     fleet, endpoint = failed.fleet, failed.endpoint
     if failed.failure.kind is FailureKind.NOT_SENT:
-        return fleet.others_in_use(endpoint) or fleet.outage.is_any_known
+        return fleet.others_in_use(endpoint, failed.batch.requests[0]) or fleet.outage.is_known(failed.batch.shape)
     return failed.failure.unserved and not endpoint.health.in_use
 
 
@@ -215,7 +215,7 @@ def _is_taken_elsewhere(failed: FailedBatch) -> bool:
     fleet = failed.fleet
     if not failed.may_be_retried or failed.refusals >= len(fleet.serving):
         return False
-    return fleet.take_now(failed.batch.shape, failed.endpoint, failed.now)
+    return fleet.take_now(failed.batch.requests[0], failed.endpoint, failed.now)
 
 
 def _lists_are_refused(failed: FailedBatch) -> bool:

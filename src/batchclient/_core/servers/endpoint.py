@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from batchclient._core.failures import Sign
+from batchclient._core.failures import Failure, Sign
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.times import RecentTimes
 from batchclient._core.messages import FREE, NO_RATES, Batch, Failed, Offer, RatesPerMinute, Request, Shape
@@ -121,6 +121,10 @@ class Endpoint:
         """Whether its model is one that calls of a shape may be answered by."""
         model = self.offer.model
         return model is None or shape.any_model or model == shape.model
+
+    def shares(self, other: Endpoint) -> bool:
+        """Whether another endpoint serves calls of the same model."""
+        return None in (self.offer.model, other.offer.model) or self.offer.model == other.offer.model
 
     def take(self, batch: Batch, now: float) -> None:
         """Take the permits of a batch sent in this step."""
@@ -236,6 +240,21 @@ class Endpoint:
         batch.refusal = batch.pace.failed(event, left, alive, self.open.values(), now, takes_work=takes_work)
         if batch.refusal.is_free and not batch.failures:
             self.budget.sent(-batch.tokens_at_risk * len(left) / len(batch.requests), -len(left))
+
+    def sign_of(self, batch: Batch, failure: Failure) -> Sign:
+        """What a batch's failure says of the endpoint, decided here once."""
+        if batch.ended_for is not None:
+            return Sign.STILL
+        if batch.refusal.is_free and self.health.in_use:
+            return Sign.ALIVE
+        sign, isolation = failure.sign, batch.isolation
+        if sign is Sign.NOTHING and batch.expired and self.life.answered_at < batch.sent_at:
+            # The callers' deadlines passed, and in all their time the endpoint answered nobody.
+            return Sign.SILENT
+        if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:
+            # A member was answered: the fault is with the list.
+            return Sign.NOTHING
+        return sign
 
     def fail(
         self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None, seen: str = ""

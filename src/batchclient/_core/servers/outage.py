@@ -11,6 +11,8 @@ Rules:
   out of patience fails with the servers' last failure.
 - A probe which has begun to answer shows that the outage may be over: patience then lasts until the
   probe has ended.
+- Where servers have models of their own, there is an outage for each model: a call that names one
+  waits for the servers of that model, whatever other servers do.
 - Patience is checked when the next call may have lost it, at most four times a second. A probe
   longer than somebody's patience suspends the checks: the next check is at the end of the probe.
 """
@@ -22,20 +24,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.messages import Request
+from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.spent import ServerOutage, time_spent
 from batchclient.errors import BatchClientError, ConnectFailed
 
-__all__ = ["Outage"]
+__all__ = ["Outages"]
 
 _LOOK_AGAIN_S = 0.25
 _ROUNDING = 1e-6
 _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 
 
-class Outage:
-    """Whether there is an outage, and which calls have lost their patience.
+class Outages:
+    """Which calls' servers are all away: an outage for each model, and one for calls that name none.
 
     Args:
         endpoints: all endpoints, by id.
@@ -47,6 +49,85 @@ class Outage:
         self._endpoints = endpoints
         self._serving = serving
         self._patience_s = patience_s
+        self._of_all = _Outage(serving, patience_s)
+        self._of_models: dict[str, _Outage] = {}
+        """By the servers' own models, and that of all other models; empty: no server has one."""
+        self._all = [self._of_all]
+        self.due: float | None = None
+        """When to check the waiting calls next; ``None``: there is no outage."""
+
+    def __repr__(self) -> str:
+        return f"<Outages: {self._all}>"
+
+    def count(self) -> None:
+        """Servers have come or gone."""
+        models = {endpoint.offer.model for endpoint in self._serving} - {None}
+        names = sorted(model or "" for model in {*models, None}) if models else []
+        known = self._of_models
+        self._of_models = {name: known.get(name) or _Outage(self._serving, self._patience_s, name) for name in names}
+        self._all = [self._of_all, *self._of_models.values()]
+
+    def watch(self, now: float, failure: Failure | None = None, of: Endpoint | None = None) -> None:
+        """Note that endpoints came, went or changed state, perhaps by a ``failure`` ``of`` an endpoint."""
+        for outage in self._all:
+            outage.watch(now, failure if of is None or outage.concerns(of) else None)
+        self._note()
+
+    def is_known(self, shape: Shape) -> bool:
+        """Whether any serving endpoint for such calls has ever answered."""
+        return self._of(shape).is_any_known
+
+    def all_after(self, since: float, shape: Shape | None = None) -> list[ServerOutage]:
+        """Outages that a call made then has waited for: none, if a server was always in use."""
+        return (self._of_all if shape is None else self._of(shape)).all_after(since)
+
+    def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
+        """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
+        found = []
+        for outage in self._all:
+            if outage.began_at is not None:
+                found += outage.impatient(
+                    self._sorted_out(waiting, outage), self._sorted_out(self._in_flight, outage), now
+                )
+        self._note()
+        return found
+
+    def error(self, request: Request, now: float) -> BatchClientError:
+        """Return the error of a call which has lost its patience."""
+        return self._of(request.shape).error(request, now)
+
+    def _note(self) -> None:
+        self.due = min((outage.due for outage in self._all if outage.due is not None), default=None)
+
+    def _of(self, shape: Shape) -> _Outage:
+        if not self._of_models or shape.any_model:
+            return self._of_all
+        return self._of_models.get(shape.model) or self._of_models[""]
+
+    def _sorted_out(self, requests: Callable[[], list[Request]], outage: _Outage) -> Callable[[], list[Request]]:
+        """Return what tells those of the requests that wait for the end of an outage."""
+        if not self._of_models:
+            return requests
+        return lambda: [one for one in requests() if self._of(one.shape) is outage]
+
+    def _in_flight(self) -> list[Request]:
+        batches = (batch for endpoint in self._endpoints.values() for batch in endpoint.open.values())
+        return [request for batch in batches for request in batch.requests]
+
+
+class _Outage:
+    """Whether there is an outage, and which calls have lost their patience.
+
+    Args:
+        all_serving: the endpoints that may be granted on.
+        patience_s: how long a call waits in an outage.
+        model: that of the calls; empty: one that no server has of its own; ``None``: any.
+    """
+
+    def __init__(self, all_serving: Sequence[Endpoint], patience_s: float, model: str | None = None) -> None:
+        self._all_serving = all_serving
+        self._patience_s = patience_s
+        self._model = model
         self._failure = _UNKNOWN
         self._looked_at = -math.inf
         self._outlasted = False
@@ -59,9 +140,18 @@ class Outage:
     def __repr__(self) -> str:
         return "<Outage: none>" if self.began_at is None else f"<Outage since {self.began_at:.3f} s>"
 
+    def concerns(self, endpoint: Endpoint) -> bool:
+        """Whether an endpoint serves these calls."""
+        return self._model is None or endpoint.offer.model is None or endpoint.offer.model == self._model
+
+    @property
+    def _serving(self) -> Sequence[Endpoint]:
+        return self._all_serving if self._model is None else [one for one in self._all_serving if self.concerns(one)]
+
     def watch(self, now: float, failure: Failure | None = None) -> None:
         """Note that endpoints came, went or changed state, perhaps by an endpoint's ``failure``."""
-        if any(endpoint.health.in_use for endpoint in self._serving):
+        serving = self._serving
+        if not serving or any(endpoint.health.in_use for endpoint in serving):
             self.began_at = self.due = None
             return
         if self.began_at is None and not self.is_any_known:
@@ -85,7 +175,9 @@ class Outage:
         outages = [outage for outage in latest if outage is not None and outage.fell_after(since)]
         return outages if len(outages) == len(latest) else []
 
-    def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
+    def impatient(
+        self, waiting: Callable[[], list[Request]], in_flight: Callable[[], list[Request]], now: float
+    ) -> list[Request]:
         """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
             return []
@@ -95,8 +187,7 @@ class Outage:
         self._looked_at = now
         ends = [(self._patience_of(request), request) for request in waiting()]
         # A probe's calls may come back.
-        probes = [batch for endpoint in self._endpoints.values() for batch in endpoint.open.values()]
-        of_probes = [self._patience_of(request) for batch in probes for request in batch.requests]
+        of_probes = [self._patience_of(request) for request in in_flight()]
         soon = now + _ROUNDING
         self._outlasted = any(until <= soon for until in of_probes)
         # A call made after this check has all its patience left.
