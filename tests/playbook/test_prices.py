@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core import Budget, EndpointRemoved, FailureKind, Offer, Woke
+from tests.core import Budget, EndpointRemoved, FailureKind, Offer, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 DEAR = Offer(None, 1e-6, 4e-6)
@@ -209,3 +209,30 @@ def test_a_bound_that_pays_for_no_call_ends_all_at_once_where_every_server_has_a
 def test_a_price_that_is_next_to_nothing_pays_for_any_number_of_calls():
     play = Playbook(limit=1, offers=[Offer(None, 1e-310, 0.0)])
     play.submit(*calls("a", shape(alone_reason="alone", budget=Budget(5.0)))) >> Woke() << ["send a"]
+
+
+def test_any_number_of_calls_for_a_busy_server_of_their_model_keep_no_other_idle():
+    play = Playbook(limit=[1, 1], offers=[Offer("small"), Offer("large")])
+    for _ in range(1026):
+        play.scheduler.handle(Submitted(*calls("a", shape(model="large", alone_reason="alone"))), 0.0)
+    play >> Woke() << ["send a @1"]
+    play.submit(*calls("c d", shape(model="small", alone_reason="alone"))) >> Woke() << ["send c @0"]
+
+
+def test_any_number_of_calls_that_wait_for_the_cheap_server_keep_none_from_the_dear_one():
+    play = served()
+    for _ in range(1026):
+        lone = shape(alone_reason="alone", answer_key=ALONE.key)
+        play.scheduler.handle(Submitted(*calls("a", lone, deadline=10_000.0)), 8.0)
+    play >> Woke() << ["send a @0"]
+    play.at(8.1).submit(*calls("c", ALONE, deadline=11.0)) >> Woke() << ["send c @1"]
+
+
+def test_before_its_first_answer_a_server_takes_as_long_as_what_is_under_way_there():
+    play = Playbook(limit=[1, 8], offers=[Offer(), DEAR])
+    play.submit(*calls("a b", ALONE, deadline=20.0)) >> Woke() << ["send a @0"]
+    while play.seen != ["send b @1"] and play.wakes_at < 20.0:
+        play.at(play.wakes_at) >> Woke()
+    # After 6.6 s a call like it is expected to take up to 13.4 s; a look comes each quarter of the age.
+    assert play.seen == ["send b @1"]
+    assert play.now == pytest.approx(7.4878, abs=1e-4)

@@ -162,7 +162,11 @@ class Granting:
         more, fits, is_held = False, False, False
         hold = endpoint.sendable(turn.now)
         while hold is None and endpoint.free > 0:
-            if not queue.size or len(passed_over) == _MOST_PASSED_OVER or (found := queue.pop(above)) is None:
+            if not queue.size:
+                break
+            is_far = len(passed_over) >= _MOST_PASSED_OVER
+            found = self._far(turn, above, len(passed_over)) if is_far else queue.pop(above)
+            if found is None:
                 break
             group, oldest = found
             cut = self._cut(turn, group, oldest)
@@ -199,6 +203,13 @@ class Granting:
             since = turn.now if endpoint.held_since is None else endpoint.held_since
             endpoint.held_since = since if is_held else None
         return more
+
+    def _far(self, turn: Turn, above: int | None, passed_over: int) -> tuple[Group, Request] | None:
+        """Remove the next group to look at, behind many, from the queue; ``None``: none."""
+        if not self._fleet.has_offers or passed_over >= _MOST_PASSED_OVER + _MOST_AWAY:
+            return None
+        # As many groups may wait for other servers, and none of them concerns this one.
+        return self._queue.pop_any(above, self.prices.takes(turn.endpoint, turn.now))
 
     def _cut(self, turn: Turn, group: Group, oldest: Request) -> tuple[int, Terms] | Wait:
         """How many calls of a group go to an endpoint now, and how; or why they wait."""

@@ -20,6 +20,7 @@ Rules:
 - A call without a deadline is to begin within ``max_wait_s``. Calls of maps read ahead, and have no
   such bound unless it is given; where they have a time, it is the service alone that may miss it.
 - A server that is ejected, or refuses the call's model or form, takes none: no call waits for it.
+- Before any call of a kind was answered, it takes as long as the oldest under way has taken.
 - Nothing is kept from one look to the next but the times of service. A call that was found to miss
   is in a group of its own from then on, which the dearer servers take, too.
 - A job with a bound on its cost sends a server with a price no call that may exceed the bound: an
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from batchclient._core.conditions import Wait
@@ -61,6 +62,8 @@ _SOONER, _SOONER_OF_TIME = 0.5, 0.25
 _QUICKER = 1.5
 """A queue that is so much quicker than expected would be a surprise."""
 _LEAST_S = 1e-6
+_COLD_LOOK_EVERY_S, _OF_AGE = 0.5, 0.25
+"""The next look where nothing is known but the age of what is under way, by a share of that."""
 _LOOK_EVERY_S, _LOOK_EVERY_S_PER_CALL = 0.02, 20e-6
 _MOST_WAIT_S = 30.0
 """In the queue, of calls without a deadline."""
@@ -97,6 +100,7 @@ class _Service(NamedTuple):
         rate: sequences a second.
         mean_s: how long they take.
         times_s: how long the latest took, in order.
+        again_s: after so many seconds more is known; ``inf``: no time can be told.
     """
 
     tier: _Tier
@@ -104,6 +108,7 @@ class _Service(NamedTuple):
     rate: float
     mean_s: float
     times_s: list[float]
+    again_s: float
 
     def wait_s(self, weight: int) -> float:
         """Seconds until one more call begins."""
@@ -148,6 +153,28 @@ class Prices:
             return None
         self._unpaid[group] = None
         return Wait("for a cheaper server: max_cost is spent")
+
+    def takes(self, endpoint: Endpoint, now: float) -> Callable[[Group], bool]:
+        """Return the test whether a group's calls go to an endpoint now: quick where they do not."""
+        free = [one for one in self._fleet.serving if not one.offer.is_priced and self._takes_any(one)]
+        is_priced = endpoint.offer.is_priced
+
+        def takes(group: Group) -> bool:
+            shape = group.shape
+            if not endpoint.serves(shape):
+                return False
+            if is_priced and group.overflow is None and any(one.serves(shape) for one in free):
+                return False
+            oldest = group.oldest()
+            return oldest is not None and self.wait(endpoint, group, oldest, now) is None
+
+        return takes
+
+    @staticmethod
+    def _takes_any(endpoint: Endpoint) -> bool:
+        """Whether an endpoint is in use, and refuses nothing."""
+        abilities = endpoint.abilities
+        return endpoint.health.in_use and not (endpoint.is_unfit or abilities.models.refused or abilities.shapes)
 
     def unpaid(self) -> list[Request]:
         """Return the calls met lately that no server will take: their jobs' ``max_cost`` is spent.
@@ -222,6 +249,7 @@ class Prices:
             if not services:
                 continue
             goes, again_s = self._choose(request, services, now)
+            again_s = min(again_s, services[0].again_s) if len(services) > 1 else again_s
             if 0 <= again_s < wake_s:
                 wake_s = again_s
             if goes is None:
@@ -297,8 +325,17 @@ class Prices:
                 # Where few are under way, the oldest of them may soon have ended.
                 oldest = min((batch.sent_at for one in endpoints for batch in one.open.values()), default=now)
                 tier.ahead_s = min(0.0, max(0.0, min(times)[0] - (now - oldest)) - 1 / rate)
-            services.append(_Service(tier, rest_s, rate, *min(times)))
+            again_s = math.inf
+            if all(endpoint.service.of(call.shape.answer_key, now) is None for endpoint in endpoints):
+                again_s = max(_COLD_LOOK_EVERY_S, _OF_AGE * min(times)[0])
+            services.append(_Service(tier, rest_s, rate, *min(times), again_s))
         return services
+
+    @staticmethod
+    def _age(endpoint: Endpoint, shape: Shape, now: float) -> float:
+        """For how long the oldest of such calls is under way at an endpoint: the least that one takes."""
+        key = shape.answer_key
+        return now - next((one.sent_at for one in endpoint.open.values() if one.shape.answer_key == key), now)
 
     def _times(self, endpoint: Endpoint, shape: Shape, now: float) -> tuple[float, list[float]]:
         """How long calls take at an endpoint: the mean, and the latest in order."""
@@ -306,6 +343,6 @@ class Prices:
         if known is None:
             # Of other kinds it is known how long a token takes; a stranger is tried.
             unit_s = endpoint.speed.seconds(now, idle=False) or 0.0
-            mean_s = max(_LEAST_S, 2 * unit_s * work(self._lengths.expected(shape)))
+            mean_s = max(_LEAST_S, 2 * unit_s * work(self._lengths.expected(shape)), self._age(endpoint, shape, now))
             return mean_s, [mean_s]
         return known

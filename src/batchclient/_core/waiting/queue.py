@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from batchclient._core.lane import Lane
 from batchclient._core.learnt.lengths import Lengths
@@ -163,6 +163,25 @@ class Queue:
                 return None
             lane = self.lanes.choose(ranks)
         group: Group = heapq.heappop(lane.groups)[3]
+        group.ticket = 0
+        oldest = group.oldest()
+        assert oldest is not None, "a group in the order is not empty"
+        return group, oldest
+
+    def pop_any(self, above: int | None, fits: Callable[[Group], bool]) -> tuple[Group, Request] | None:
+        """As ``pop``, of the groups that fit alone: at the cost of a look at each."""
+        firsts: dict[Lane, tuple[tuple[float, int], Group]] = {}
+        for lane in self.lanes.ready:
+            if above is not None and lane.priority <= above:
+                continue
+            for group in self._groups(lane):
+                place = group.rank(self._order) if group.size and fits(group) else None
+                if place is not None and (lane not in firsts or place < firsts[lane][0]):
+                    firsts[lane] = place, group
+        if not firsts:
+            return None
+        group = firsts[self.lanes.choose({lane: place for lane, (place, _) in firsts.items()})][1]
+        # Its entry in the order is stale from now on.
         group.ticket = 0
         oldest = group.oldest()
         assert oldest is not None, "a group in the order is not empty"
