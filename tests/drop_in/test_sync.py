@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from batchclient import ConfigError
+from batchclient import ConfigError, Server
 from batchclient.openai import OpenAI
 from batchclient.simulator import EmbeddedServer
 from tests.drop_in.test_same_answers import CASES, REFUSED, plain, without_estimates
@@ -172,3 +172,12 @@ def test_a_client_that_is_dropped_takes_its_thread_along(server):
     gc.collect()
     made.join(5)
     assert not made.is_alive()
+
+
+def test_a_stream_goes_to_the_server_of_its_model():
+    with EmbeddedServer("instant", model="small") as small, EmbeddedServer("instant", model="large") as large:
+        servers = [Server(small.base_url, model="small"), Server(large.base_url, model="large")]
+        with OpenAI(base_url=servers, api_key="key", max_retries=0) as client:
+            for model in ("large", "small"):
+                pieces = list(client.completions.create(model=model, prompt="x", max_tokens=3, stream=True))
+                assert {piece.model for piece in pieces} == {model}

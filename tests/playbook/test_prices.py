@@ -83,7 +83,7 @@ def test_the_cheap_server_that_is_away_holds_no_call():
 
 
 def test_a_job_with_a_bound_on_its_cost_waits_for_the_cheap_server_once_it_is_reached():
-    budget = Budget(110e-6)
+    budget = Budget(115e-6)
     mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
     play = served(max_wait_s=0.5)
     # Each costs 10 tokens of 1e-6 and 10 of 4e-6 at most, though one is expected.

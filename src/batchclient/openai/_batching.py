@@ -212,6 +212,8 @@ class Batching:
         self._clients = clients
         self.is_first = is_first
         self._servers = tuple(servers)
+        self.own_models = {url: server.model for url, server in clients.rated.items() if server.model is not None}
+        """The servers' own models, by their URLs."""
         self.header_roles = clients.header_roles
         self.sharing = clients.sharing
         self._known: tuple[tuple[Any, ...], Identity | None] = ((), None)
@@ -223,6 +225,20 @@ class Batching:
     def http_client(self) -> Any:
         """The user's own, or ``None``."""
         return self._clients.http_client
+
+    def server_of(self, owner: Any, model: object) -> str | None:
+        """The base URL of the first server with a call's model; ``None``: openai's client knows it.
+
+        Args:
+            owner: the openai client.
+            model: that the call names.
+        """
+        own = self.own_models
+        if not own or normal(str(owner.base_url)) != normal(self._servers[0]):
+            return None
+        urls = [url.partition("?")[0] for url in self._servers]
+        takers = [url for url in urls if own.get(normal(url), model) == model]
+        return takers[0] if takers and takers[0] != urls[0] else None
 
     def bounds(self, timeout: Any) -> Bounds | Past:
         """Read a call's timeout; return why the scheduler cannot keep to it, if that is so."""

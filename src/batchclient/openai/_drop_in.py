@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from openai._models import FinalRequestOptions
@@ -57,13 +58,23 @@ class DropIn:
         """Build a request, and mark one that may be shared. openai's ``_build_request``."""
         openais: Any = super()
         request = openais._build_request(options, retries_taken=retries_taken)
-        if (
-            not retries_taken
-            and options.method.lower() == "post"
-            and (options.url in PATHS or options.url == RESPONSES)
-        ):
-            request.extensions[_MARK] = options
+        if options.method.lower() == "post" and (options.url in PATHS or options.url == RESPONSES):
+            self._direct(request, options)
+            if not retries_taken:
+                request.extensions[_MARK] = options
         return request
+
+    def _direct(self, request: Any, options: FinalRequestOptions) -> None:
+        """Let a request go to a server of its model, where servers have models of their own."""
+        given: Any = options.json_data
+        if not self._batching.own_models or not isinstance(given, Mapping):
+            return
+        model = {**given, **(options.extra_json or {})}.get("model")
+        url, openais = self._batching.server_of(self, model), str(request.url)
+        base: str = str(self.base_url)  # type: ignore[attr-defined]  # openai's own
+        if url is not None and openais.startswith(base):
+            request.url = type(request.url)(url.rstrip("/") + "/" + openais[len(base) :].lstrip("/"))
+            request.headers["host"] = request.url.netloc.decode("ascii")
 
     def _planned(self, request: Any, *, stream: bool) -> Planned | Past | None:
         """Return what a request asks for that may be shared, else why not; ``None``: another request."""
