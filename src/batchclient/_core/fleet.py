@@ -161,13 +161,7 @@ class Fleet:
     def refuses(self, shape: Shape) -> bool:
         """Whether all in use refuse such calls' model, or key, and answer others meanwhile."""
         used = [endpoint for endpoint in self.serving if endpoint.health.in_use and endpoint.serves(shape)]
-        return bool(used) and all(self._refuses(endpoint, shape) for endpoint in used)
-
-    @staticmethod
-    def _refuses(endpoint: Endpoint, shape: Shape) -> bool:
-        model = endpoint.abilities.models.refused.get(shape.subject)
-        # Answers to older calls may come after the first refusal.
-        return model is not None and any(pace.answered_from > model.sent_at for pace in endpoint.paces.values())
+        return bool(used) and all(endpoint.refuses(shape) for endpoint in used)
 
     def take_now(self, call: Request, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint takes such calls, and may be sent any number of them now."""
@@ -181,10 +175,8 @@ class Fleet:
         home = None if shape.home is None or call.failed_on == shape.home else self.by_id.get(shape.home)
         if home is None or home.leaving or not home.health.in_use or home.pace(shape).sendable(now) is not None:
             return None
-        if home.is_unfit:
-            return None
         is_refused = shape.subject in home.abilities.models.refused or home.abilities.lacks(shape, now) is not None
-        return home if home.serves(shape) and not is_refused else None
+        return home if home.serves(shape) and not (is_refused or home.is_unfit) else None
 
     def takers(self, choices: list[Endpoint], call: Request, now: float) -> list[Endpoint]:
         """The ``choices`` that may take a call; all, if none may."""
@@ -339,7 +331,7 @@ class Fleet:
         endpoint = self.by_id[batch.endpoint]
         model = endpoint.abilities.models.refused[batch.shape.subject]
         seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
-        if self._refuses(endpoint, batch.shape):
+        if endpoint.refuses(batch.shape):
             if not model.is_told:
                 model.is_told = True
                 self._command(HealthChanged(endpoint.id, endpoint.name, "held", seen))

@@ -135,10 +135,8 @@ class Scheduler:
             )
             for number, limit in enumerate(limits)
         )
-        self._lengths = Lengths()
-        self._fleet = fleet = Fleet(
-            endpoints, settings, self._lengths, command, counters, self._adjustments, asks_first
-        )
+        self._lengths = lengths = Lengths()
+        self._fleet = fleet = Fleet(endpoints, settings, lengths, command, counters, self._adjustments, asks_first)
         self._queue = queue = Queue(settings, self._lengths)
         self._deadlines = queue.deadlines
         self._stalls = Stalls(settings)

@@ -122,6 +122,12 @@ class Endpoint:
         model = self.offer.model
         return model is None or shape.any_model or model == shape.model
 
+    def refuses(self, shape: Shape) -> bool:
+        """Whether it refuses such calls' model, or key, and answers others meanwhile."""
+        model = self.abilities.models.refused.get(shape.subject)
+        # Answers to older calls may come after the first refusal.
+        return model is not None and any(pace.answered_from > model.sent_at for pace in self.paces.values())
+
     def shares(self, other: Endpoint) -> bool:
         """Whether another endpoint serves calls of the same model."""
         return None in (self.offer.model, other.offer.model) or self.offer.model == other.offer.model
