@@ -11,7 +11,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 
-from batchclient import AdaptiveLimit, BatchClient, DeadlineExceeded, Queue
+from batchclient import AdaptiveLimit, BatchClient, DeadlineExceeded, Price, Queue, Server
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.testing import VirtualLoop
 from batchclient.transport import Timeouts, WireRequest
@@ -23,7 +23,18 @@ LONGEST_S = 23.0
 LATE_S = 4.0
 """The deadline of those that have one: some make it, and some do not."""
 
-WORDS = ["objective", "deadlines", "tenants", "sessions", "guest", "finish_by", "longest_first", "expected_tokens"]
+WORDS = [
+    "objective",
+    "deadlines",
+    "tenants",
+    "sessions",
+    "guest",
+    "finish_by",
+    "longest_first",
+    "expected_tokens",
+    "prices",
+    "view",
+]
 
 PAIRS = [pair for pair in combinations(WORDS, 2) if pair != ("guest", "finish_by")]
 """A client that is always a guest refuses a map that is to be one for a time."""
@@ -36,7 +47,11 @@ def client_with(words):
         order="deadline" if "deadlines" in words else "fcfs",
         tenant_weights={"a": 3.0, "b": 1.0} if "tenants" in words else None,
     )
-    urls = ["http://one/v1", "http://two/v1"] if "sessions" in words else "http://one/v1"
+    urls = ["http://one/v1"]
+    if "prices" in words:
+        urls.append(Server("http://two/v1", price=Price(input=1.0, output=2.0)))
+    elif "sessions" in words:
+        urls.append("http://two/v1")
     return BatchClient(urls, model="m", limit=AdaptiveLimit(**limit), queue=queue, probe=True)
 
 
@@ -72,6 +87,7 @@ async def outcomes(words, seed):
     transport = SimulatorTransport(SimulatedServer("gpu", model="m", max_num_seqs=8), prefix="")
     with carried(transport):
         async with client_with(words) as client:
+            calls = client.view(priority=1, preset="latency") if "view" in words else client
 
             async def one(number):
                 more = said(words, rng, number)
@@ -79,7 +95,7 @@ async def outcomes(words, seed):
                 prompt = f"call {number} of {seed}"
                 began = asyncio.get_running_loop().time()
                 try:
-                    answer = await client.complete(prompt, priority=1, echo=True, **more)
+                    answer = await calls.complete(prompt, priority=int(calls is client), echo=True, **more)
                     ended[prompt] = answer.text.startswith(prompt), answer.queued_s
                 except DeadlineExceeded:
                     ended[prompt] = "timeout_s" in more, asyncio.get_running_loop().time() - began
