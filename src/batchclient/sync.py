@@ -487,11 +487,11 @@ class SyncBatchClient:
 
     def _make_map(self, job: MapJob) -> SyncRowStream[Any]:
         """Make the map of ``BatchClient``; its documents and its prompt function stay in this thread."""
+        # Before the documents are read: a relation of DuckDB tells no number beside an open result.
+        count = None if job.finish_by_s is None else count_of(job.docs)
         documents, feed = _fed(job.docs, "docs")
         prompt = job.prompt if callable(job.prompt) else None
-        fed = replace(
-            job, docs=feed, count=count_of(job.docs), prompt=job.prompt if prompt is None else feed.take_prompt
-        )
+        fed = replace(job, docs=feed, count=count, prompt=job.prompt if prompt is None else feed.take_prompt)
         return self._taken(self._bridge.ask(make_map, self._client._engine, fed), feed, documents, prompt)
 
     def _taken(

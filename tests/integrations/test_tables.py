@@ -1,10 +1,11 @@
 """Files that pandas, polars, DuckDB and pyarrow write with their defaults go in, and their tables are mapped."""
 
+import asyncio
 import datetime
 
 import pytest
 
-from batchclient import SyncBatchClient
+from batchclient import BatchClient, SyncBatchClient
 from batchclient.jobs import read_rows
 from batchclient.simulator import EmbeddedServer
 
@@ -78,3 +79,16 @@ def test_tables_are_mapped_by_their_rows_and_columns_by_their_values():
             assert [answer.text for answer in mapped] == [answer.text for answer in plain], type(frame)
         for column in (pandas.Series(["a", "b"]), polars.Series(["a", "b"])):
             assert len(client.batch_map(column, "Say {}", max_tokens=2)) == 2
+
+
+def test_a_relation_that_is_to_be_finished_by_a_time_is_counted_before_it_is_read():
+    relation = duckdb.from_arrow(pyarrow.Table.from_pylist(ROWS))
+    with EmbeddedServer("instant") as server, SyncBatchClient(server.base_url, model=server.model) as client:
+        arguments = {"prompt": "Say {text}", "max_tokens": 2, "finish_by_s": 60.0}
+        assert len(client.batch_map(relation, **arguments)) == len(ROWS)
+
+        async def of_async_client():
+            async with BatchClient(server.base_url, model=server.model) as client:
+                return await client.batch_map(duckdb.from_arrow(pyarrow.Table.from_pylist(ROWS)), **arguments)
+
+        assert len(asyncio.run(of_async_client())) == len(ROWS)

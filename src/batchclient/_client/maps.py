@@ -233,7 +233,10 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
     Raises:
         ConfigError: an argument is wrong.
     """
-    documents, kind = documents_of(job.docs), job.check()
+    kind = job.check()
+    # Counted before they are read: a relation of DuckDB tells no number beside an open result.
+    finish_by = None if job.finish_by_s is None else _finish_by(engine, job, job.finish_by_s)
+    documents = documents_of(job.docs)
     bounds = None
     if job.fail_if:
         from batchclient._maps.fail_if import FailIf  # few maps have bounds
@@ -272,7 +275,7 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         journaled=journaled,
         repairs=Repairs(job.repair, partial(_make_again, engine)),
         fail_if=bounds,
-        finish_by=None if job.finish_by_s is None else _finish_by(engine, job, job.finish_by_s),
+        finish_by=finish_by,
         longest_first=job.order is not None,
         ticker=None if job.progress is None else Ticker(engine.callbacks.hook("progress", job.progress)),
     )
