@@ -10,6 +10,7 @@ from tests.core import (
     Limit,
     LoadHidden,
     LoadReported,
+    Offer,
     Retuned,
     Search,
     ServerLoad,
@@ -17,7 +18,7 @@ from tests.core import (
     Woke,
 )
 from batchclient.errors import CallAborted
-from tests.playbook.playbook import Playbook, answered, calls
+from tests.playbook.playbook import Playbook, answered, calls, shape
 
 NO_PAGE = "shows no load (it answers 404)"
 TOLD = "limit.guest: endpoint 0 shows no load (it answers 404), and a guest has to see what others have there; give a number"
@@ -161,6 +162,17 @@ def test_each_server_is_judged_by_itself_and_calls_go_to_one_that_shows_its_load
     play.submit(d)
     # The last that shows its load leaves.
     play >> EndpointRemoved(1) << ["reject d: ConfigError"]
+
+
+def test_calls_whose_model_is_served_by_none_that_shows_its_load_end_beside_others_that_go_on():
+    limits = [Limit(1, guest=True), Limit(1, guest=True)]
+    play = Playbook(limits, max_size=1, offers=[Offer("large"), Offer("small")])
+    a, b, late = calls("a b late", shape(model="large"))
+    (c,) = calls("c", shape(model="small"))
+    play.submit(a, b, c) >> Woke() << ["send a @0", "send c @1"]
+    play >> LoadHidden(0, NO_PAGE) << ["abort a", "reject a: ConfigError", "reject b: ConfigError"]
+    play >> Submitted(late) << ["reject late: ConfigError"]
+    play >> answered(c) << ["resolve c"]
 
 
 def test_a_server_that_has_shown_its_load_is_not_refused_later():

@@ -295,7 +295,7 @@ class Scheduler:
         request.patient = event.may_wait
         if self._draining:
             self._errors.end([request], lambda _: ClientClosed("the client takes no more calls"), now)
-        elif self._has_unfit and self._are_unfit:
+        elif self._has_unfit and self._is_unfit_for(request):
             self._errors.end([request], self._unfit, now)
         elif deadline is not None and deadline <= now:
             self._errors.end([request], lambda _: self._errors.too_late(request, now, paused=False), now)
@@ -373,13 +373,14 @@ class Scheduler:
         self._errors.end(in_flight, self._unfit, now)
         return was_unfit
 
-    @property
-    def _are_unfit(self) -> bool:
-        return len(self._fleet.unfit) == len(self._fleet.serving)
+    def _is_unfit_for(self, request: Request) -> bool:
+        """Whether a guest cannot be at any server of a call's model."""
+        of_model = [each.is_unfit for each in self._fleet.serving if each.serves(request.shape)]
+        return bool(of_model) and all(of_model)
 
     def _unfit(self, request: Request) -> ConfigError:
-        batch = request.batch
-        endpoint = self._fleet.unfit[0] if batch is None else self._fleet.by_id[batch.endpoint]
+        unfit = next(each for each in self._fleet.unfit if each.serves(request.shape))
+        endpoint = unfit if request.batch is None else self._fleet.by_id[request.batch.endpoint]
         error = ConfigError(
             f"limit.guest: {endpoint.shown_name} {endpoint.hides_load}, and a guest has to see what others have there;"
             " give a number instead, such as limit=8",
@@ -425,8 +426,8 @@ class Scheduler:
         for endpoint in self._fleet.serving:
             if endpoint.abilities.proof is not None:
                 self._fleet.judge_lists(endpoint.abilities.proof, now)
-        if self._has_unfit and self._are_unfit:
-            self._errors.end(self._errors.waiting(), self._unfit, now)
+        if self._has_unfit and (self._fleet.has_offers or len(self._fleet.unfit) == len(self._fleet.serving)):
+            self._errors.end([one for one in self._errors.waiting() if self._is_unfit_for(one)], self._unfit, now)
         if self._queue.later.size:
             self._outcomes.member_first.let_go(now)
             self._outcomes.retries.requeue(now)
