@@ -152,6 +152,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     options = parser.parse_args()
+    if SATURATE in options.arms and not SATURATE_PYTHON.exists():
+        parser.error(f"{SATURATE} is not installed in {SATURATE_PYTHON.parents[1]}: see benchmarks/batch_files.py")
     runs: dict[str, list[tuple[list[Chat], Rows, float]]] = {arm: [] for arm in options.arms}
     shape = {"max_num_seqs": options.max_num_seqs, "output_lengths": "lognormal:150:0.5"}
     with EmbeddedServer("gpu", process=True, model="m", **shape) as server:
