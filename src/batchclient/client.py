@@ -766,7 +766,8 @@ class BatchClient(_Calls):
             ConfigError: an argument is wrong, or the journal is in use, another job's, or no
                 journal. Nothing was sent. A template that cannot be filled with a document of a
                 list or tuple is a wrong argument, unless ``return_exceptions`` is given. Elsewhere
-                such a template is the document's own failure.
+                such a template is the document's own failure; an empty field (``None``, NaN) is so
+                everywhere.
             JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """

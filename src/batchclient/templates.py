@@ -26,7 +26,7 @@ from batchclient._calls.inputs import is_conversation
 from batchclient._calls.tables import has_words, kind_of, listed, missing, plain
 from batchclient.errors import ConfigError, MissingField
 
-__all__ = ["Prompt", "fields_of", "make_prompt", "value_of"]
+__all__ = ["Prompt", "check_given", "fields_of", "make_prompt", "value_of"]
 
 Prompt = str | Sequence[int]
 _PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[[^.\[\]]+\])*")
@@ -96,6 +96,22 @@ def value_of(document: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def check_given(value: Any, name: str, called: str = "") -> None:
+    """Refuse an empty cell of a table: ``None``, NaN, pandas' ``NA`` and ``NaT``.
+
+    Args:
+        value: of the field.
+        name: of the field.
+        called: how the error calls the field; empty: by its name.
+
+    Raises:
+        MissingField: the value is none.
+    """
+    empty = missing(value)
+    if empty is not None:
+        raise MissingField(f"{called or repr(name)} is empty{'' if empty == 'null' else f' ({empty})'}", field=name)
+
+
 _Piece = tuple[str, str | None, bool]
 """A literal, the name of the field after it, and whether the field enters as JSON."""
 
@@ -130,6 +146,7 @@ def _conversation_in(document: Any, name: str) -> Any:
 
 def _fill_text(pieces: list[_Piece], document: Any) -> str:
     if not isinstance(document, str):
+        check_given(document, "prompt", "the document")
         hint = "; use {name}" if isinstance(document, Mapping) else ""
         raise ConfigError(
             f"the template's {{}} takes a text, and the document is {kind_of(document)}{hint}", field="prompt"
@@ -170,10 +187,8 @@ def _as_text(value: Any, name: str) -> str:
     Raises:
         ConfigError: there are no words for it that anybody would mean; a ``MissingField`` is empty.
     """
-    called = missing(value)
-    if called is not None:
-        # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
-        raise MissingField(f"{name!r} is empty{'' if called == 'null' else f' ({called})'}", field=name)
+    # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
+    check_given(value, name)
     if isinstance(value, (bytes, bytearray, memoryview)):
         # Columns of files are often binary; "b'…'" would be in every prompt.
         raise ConfigError(f"the document's field {name!r} is {kind_of(value)}: decode it", field=name)

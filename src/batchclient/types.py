@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -506,6 +506,28 @@ class MapResults(list[AnswerT]):
     """
 
     health: Mapping[Health, int] = {}
+    _columns_of: Callable[[MapResults[Any], str], dict[str, Any]] | None = None
+    """Makes columns of the results, by what is known of the documents."""
+
+    def columns(self, prefix: str = "") -> dict[str, Any]:
+        """Return the answers as columns for the frame whose rows were the documents.
+
+            frame = frame.assign(**answers.columns())        # pandas
+            frame = frame.with_columns(**answers.columns())  # polars
+
+        They have the frame's length and order, and the names of ``as_dict()``: ``completion``,
+        ``finish_reason``, ``health``, ``prompt_tokens``, ``completion_tokens``; of vectors
+        ``embedding``, of classes ``label`` and ``probabilities``; what the call asked for beside
+        these; and ``error``, a text. A row without an answer has ``None`` in all but ``error``.
+        Each is a list, of a frame of polars a ``Series``.
+
+        Args:
+            prefix: before each name, such as ``"answer_"``.
+
+        Raises:
+            ConfigError: the frame has a column of such a name; the error names it.
+        """
+        return {} if self._columns_of is None else self._columns_of(self, prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import datetime
 
 import pytest
 
-from batchclient import BatchClient, SyncBatchClient
+from batchclient import BatchClient, ConfigError, SyncBatchClient
 from batchclient.jobs import read_rows
 from batchclient.simulator import EmbeddedServer
 
@@ -79,6 +79,42 @@ def test_tables_are_mapped_by_their_rows_and_columns_by_their_values():
             assert [answer.text for answer in mapped] == [answer.text for answer in plain], type(frame)
         for column in (pandas.Series(["a", "b"]), polars.Series(["a", "b"])):
             assert len(client.batch_map(column, "Say {}", max_tokens=2)) == 2
+
+
+WITH_GAPS = [{"text": "a", "n": 1}, {"text": None, "n": 2}, {"text": "c", "n": 3}]
+
+
+@pytest.mark.parametrize("call", ["complete", "embed", "classify"])
+def test_a_frame_takes_its_answers_as_columns(call):
+    table, frame = pyarrow.Table.from_pylist(WITH_GAPS), pandas.DataFrame(WITH_GAPS, index=[7, 8, 9])
+    of_polars, relation = polars.DataFrame(WITH_GAPS), duckdb.from_arrow(table)
+    arguments = {"prompt": "{text}", "call": call, "return_exceptions": True}
+    with EmbeddedServer("instant") as server, SyncBatchClient(server.base_url, model=server.model) as client:
+        mapped = [client.batch_map(each, **arguments) for each in (table, frame, of_polars, relation)]
+        clashing = client.batch_map(of_polars.rename({"n": "error"}), **arguments)
+        nullable = client.batch_map(frame.convert_dtypes(), **arguments)
+    columns = [each.columns() for each in mapped]
+    names = ["text", "n", *columns[0]]
+    of_pandas = frame.assign(**columns[1])
+    made = [
+        pyarrow.table(dict(zip(table.column_names, table.columns, strict=True)) | columns[0]).to_pylist(),
+        of_pandas.to_dict("records"),
+        of_polars.with_columns(**columns[2]).to_dicts(),
+        [row | {name: values[place] for name, values in columns[3].items()} for place, row in enumerate(WITH_GAPS)],
+    ]
+    first, why = next(iter(columns[0])), "MissingField: document 1: 'text' is empty"
+    assert list(of_pandas.index) == [7, 8, 9]
+    for rows in made:
+        assert [list(row) for row in rows] == [names] * 3
+        assert [row["n"] for row in rows] == [1, 2, 3]
+        assert [row["prompt_tokens"] for row in rows[::2]] == [1, 1]
+        assert rows[1]["error"] == why
+        assert not isinstance(rows[1][first], (str, list))
+        assert [type(row[first]) in (str, list) for row in rows[::2]] == [True, True]
+    assert str(nullable[1]) == why.partition(": ")[2]
+    with pytest.raises(ConfigError, match="has a column 'error' of its own"):
+        clashing.columns()
+    assert clashing.columns("answer_")["answer_error"].to_list() == [None, why, None]
 
 
 def test_a_relation_that_is_to_be_finished_by_a_time_is_counted_before_it_is_read():

@@ -69,7 +69,7 @@ async def test_one_bad_document_costs_no_other_its_answer(batch_map):
 async def test_the_first_failures_are_shown_and_the_others_counted(batch_map):
     with pytest.raises(BatchMapFailed) as caught:
         await batch_map(ScriptedTransport(), iter([*texts(5), *[None] * 1095]))
-    why = "the template's {} takes a text, and the document is null"
+    why = "the document is empty"
     shown = "; ".join(f"document {place}: {why}" for place in (5, 6, 7))
     assert str(caught.value).startswith(f"1,095 of 1,100 documents failed: {shown}; and 1,092 more. ")
 
@@ -112,7 +112,6 @@ async def test_neither_prompts_nor_words_of_others_errors_are_shown(batch_map):
 
 ROWS = [{"text": "a"}, {"text": float("nan")}, {"text": "\ud800"}, {"title": "b"}, {"text": None}, {"text": "c"}]
 WHY = [
-    "'text' is empty (NaN)",
     "the prompt holds a lone surrogate at character 4, which no UTF-8 can carry",
     "the document has no field 'text'; it has: title",
 ]
@@ -125,9 +124,10 @@ async def test_a_list_that_cannot_be_used_whole_is_refused_before_anything_is_se
     server = ScriptedTransport()
     with pytest.raises(ConfigError) as caught:
         await batch_map(server, kind(ROWS), "Say {text}", call=call)
-    shown = "; ".join(f"document {place}: {why}" for place, why in enumerate(WHY, 1))
-    assert str(caught.value) == f"4 of 6 documents cannot be used, and nothing was sent: {shown}; and 1 more"
-    assert caught.value.field == "text"
+    # An empty field is its row's failure alone.
+    shown = "; ".join(f"document {place}: {why}" for place, why in enumerate(WHY, 2))
+    assert str(caught.value) == f"2 of 6 documents cannot be used, and nothing was sent: {shown}"
+    assert caught.value.field == "prompt"
     assert server.sent == []
 
 

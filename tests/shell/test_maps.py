@@ -18,7 +18,7 @@ from batchclient import (
     Batching,
     ClientClosed,
     Completion,
-    ConfigError,
+    MissingField,
     DeadlineExceeded,
     QueueFull,
     RowStream,
@@ -298,7 +298,7 @@ async def test_a_bad_row_stops_nothing():
     server = ScriptedTransport(*[refuse_the_bad] * 50)
     async with make_client(server) as client:
         rows = [row async for row in client.stream_map(["a", "bad", None, "b"], "{}", ordered=True)]
-    assert [type(row.error) for row in rows] == [type(None), BadRequest, ConfigError, type(None)]
+    assert [type(row.error) for row in rows] == [type(None), BadRequest, MissingField, type(None)]
     assert [row.completion is None for row in rows] == [False, True, True, False]
     assert rows[2].error.field == "prompt"
     assert "document 2" in str(rows[2].error)

@@ -7,7 +7,7 @@ import decimal
 
 import pytest
 
-from batchclient import ConfigError
+from batchclient import ConfigError, MissingField
 from tests.shell.scripted import ScriptedTransport, make_client
 from tests.shell.test_sync import make_sync
 
@@ -112,9 +112,11 @@ async def test_what_stands_for_no_value_is_not_written_into_a_prompt(value, call
         (text,) = [row async for row in client.stream_map([value], "{}")]
         (made,) = [row async for row in client.stream_map([value], lambda document: document)]
     assert server.prompts == [["Say fine"]]
-    assert str(rows[1].error) == f"document 1: 'text' is empty{'' if called == 'null' else f' ({called})'}"
+    told = "" if called == "null" else f" ({called})"
+    assert str(rows[1].error) == f"document 1: 'text' is empty{told}"
     assert rows[1].error.field == "text"
-    assert str(text.error) == f"document 0: the template's {{}} takes a text, and the document is {called}"
+    assert str(text.error) == f"document 0: the document is empty{told}"
+    assert {type(row.error) for row in (rows[1], text)} == {MissingField}
     assert str(made.error) == f"document 0: a prompt is a text or a sequence of token ids, not {called}"
 
 

@@ -179,9 +179,11 @@ def test_what_is_no_template_is_refused():
 
 
 def test_a_text_template_takes_texts_only():
-    for document in [None, 5, b"bytes", {"a": 1}, ["x"]]:
+    for document in [5, b"bytes", {"a": 1}, ["x"]]:
         with pytest.raises(ConfigError, match="takes a text"):
             make_prompt("{}")(document)
+    with pytest.raises(MissingField, match="the document is empty"):
+        make_prompt("{}")(None)
 
 
 def test_a_template_of_names_takes_mappings_only():

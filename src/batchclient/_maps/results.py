@@ -3,7 +3,8 @@
 Rules:
 - Every document read is run, whatever becomes of the others.
 - If errors are raised, documents of a list that cannot fill the template, and so would fail, are
-  refused before anything is sent.
+  refused before anything is sent. An empty field is no such fault: frames have empty cells, and
+  each of these is its own row's failure.
 - Messages name documents by their place. They show batchclient's own errors, which hold no prompt
   or key. Of other errors only the class is shown, and of a ``KeyError`` a key that may be a field's
   name.
@@ -19,11 +20,13 @@ from typing import Any
 
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.unsendable import lone_surrogate, unsendable
+from batchclient._maps.columns import columns_for
 from batchclient._maps.reader import SLICE_S
 from batchclient._maps.row_calls import RowCall, RowCalls, RowForm, RowParams
 from batchclient._shell.clock import now
-from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError, TooManyBadRows
+from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError, MissingField, TooManyBadRows
 from batchclient.health import Health
+from batchclient.templates import value_of
 from batchclient.types import MapResult, MapResults
 
 __all__ = ["Results", "check_documents"]
@@ -79,22 +82,35 @@ def _fault(read: Callable[[Any], RowCall], document: Any) -> ConfigError | None:
             return None if why is None else ConfigError(why, field="prompt")
         why = lone_surrogate(item) if isinstance(item, str) else None
     except ConfigError as error:
-        return error
+        return None if isinstance(error, MissingField) and _has(document, error.field) else error
     except Exception:  # a document's own code: if it fails again, that is its row's failure
         return None
     return None if why is None else ConfigError(f"the prompt {why}", field="prompt")
+
+
+def _has(document: Any, name: str | None) -> bool:
+    """Whether a document has a field, or is itself the cell of a column."""
+    if isinstance(document, Mapping):
+        try:
+            value_of(document, str(name))
+        except KeyError:
+            return False
+    return True
 
 
 class Results:
     """Gathers the rows of a ``batch_map``, which come as they finish: a slow one holds up no other.
 
     Args:
+        docs: the documents, which may be a frame.
+        call: of a document that names no other.
         return_exceptions: whether failures are results like any other.
     """
 
-    def __init__(self, *, return_exceptions: bool) -> None:
+    def __init__(self, docs: Any, call: str, *, return_exceptions: bool) -> None:
         self._return_exceptions = return_exceptions
         self._results: MapResults[Any] = MapResults()
+        self._results._columns_of = columns_for(docs, call)
         self._failures = _Failures()
 
     def add(self, row: MapResult) -> None:

@@ -33,7 +33,7 @@ from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND
 from batchclient.dialects._kinds import KINDS as KINDS_OF_CALLS
 from batchclient.dialects._kinds import known_fields, typed_fields
 from batchclient.errors import ConfigError
-from batchclient.templates import fields_of, make_prompt
+from batchclient.templates import check_given, fields_of, make_prompt
 from batchclient.types import NOT_GIVEN, NotGiven
 
 __all__ = [
@@ -242,6 +242,8 @@ class RowCalls:
                 return "conversations"
             if "prompt" in row or (self._call in ("embed", "classify") and "input" in row):
                 return "prompt"
+            for name in ("messages", "conversations"):
+                check_given(row.get(name, ""), name)
         names = ", ".join(map(str, row))[:200] if isinstance(row, Mapping) else kind_of(row)
         raise ConfigError(
             "a template is missing, such as 'Summarise: {text}': the first row has no messages, prompt or conversations"
@@ -267,12 +269,15 @@ class RowCalls:
     def _messages(self, row: Mapping[str, Any]) -> Any:
         if "messages" not in row:
             raise ConfigError("the row has no field 'messages'", field="messages")
+        check_given(row["messages"], "messages")
         messages = self._list_of(row["messages"])
         if not is_conversation(messages):
             raise ConfigError(f"messages is a list of messages, not {_kind_said(messages)}", field="messages")
         return messages
 
     def _conversations(self, row: Mapping[str, Any]) -> Any:
+        if "conversations" in row:
+            check_given(row["conversations"], "conversations")
         turns = self._list_of(row.get("conversations"))
         if not _is_turns(turns):
             said = "'from' and 'value', or 'role' and 'content'"
@@ -300,6 +305,7 @@ class RowCalls:
         name = "input" if self._call not in _CHATS and "input" in row else "prompt"
         if name not in row:
             raise ConfigError(f"the row has no field {name!r}", field=name)
+        check_given(row[name], name)
         value = listed(row[name])
         value = self._or_chat(value) if self._call in _CHATS else value
         return value if is_conversation(value) else _one_input(value, name)
