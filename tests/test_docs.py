@@ -20,6 +20,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -60,8 +61,10 @@ LINE_BY_LINE = sys.version_info < (3, 13)
 """From 3.13 on a terminal hands over a pasted block as a whole, and a pipe reads none of them."""
 SHORTER = {"warm_up_s=1, window_s=3": "warm_up_s=0.1, window_s=0.2", "budget_s=20": "budget_s=2"}
 """What a page measures for seconds is measured here for a moment."""
-A_SERVER = "tutorial.md#a-server-to-talk-to"
-TUTORIAL = ROOT / "docs/tutorial.md"
+A_SERVER = "quickstart.md#a-server-to-talk-to"
+TUTORIAL = ROOT / "docs/guide/quickstart.md"
+MOVED: dict[str, str] = tomllib.loads((ROOT / "docs/moved.toml").read_text())
+"""By an old page, or a section of one: the page, or its section, that has its text now."""
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +223,23 @@ def test_the_sections_that_a_page_links_to_are_there(page: Path) -> None:
         linked = page.parent / target if target else page
         if "://" not in target and linked.suffix == ".md":
             assert section in sections(linked), f"{name(page)} links to {target}#{section}"
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_page_that_was_moved_is_gone_and_its_text_has_a_place(old: str, new: str) -> None:
+    page, _, section = new.partition("#")
+    assert not (ROOT / "docs" / old.partition("#")[0]).exists()
+    assert not section or section in sections(ROOT / "docs" / page), new
+    assert (ROOT / "docs" / page).exists(), new
+
+
+def test_nothing_names_a_page_that_was_moved() -> None:
+    """Links of pages are checked above; these are the names in code, messages and build files."""
+    old = {f"docs/{each.partition('#')[0]}" for each in MOVED}
+    files = [ROOT / "Makefile", *ROOT.glob("*.toml"), ROOT / "scripts/told_numbers.toml"]
+    files += [path for folder in ("src", "tests", "scripts", "examples") for path in (ROOT / folder).rglob("*.py")]
+    named = {(name(path), page) for path in files for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
+    assert not {(path, page) for path, page in named if page in old}
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -153,7 +153,7 @@ def test_the_blocks_of_a_page_run_one_after_the_other(run, page):
 
 
 def test_the_quickstart(run):
-    first, again = blocks("tutorial", "console")
+    first, again = blocks("guide/quickstart", "console")
     run(first)
     reviews = Path("reviews.csv").read_text()
     Path("reviews.csv").write_text(reviews.replace("lamp,", "lamp,Broke after a week."))
