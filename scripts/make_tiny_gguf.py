@@ -1,4 +1,4 @@
-"""Write the model of scripts/make_tiny_model.py as a GGUF file for llama.cpp.
+"""Write a model of make_tiny_model.py or make_thinking_model.py as a GGUF file for llama.cpp.
 
     python scripts/make_tiny_gguf.py MODEL OUT.gguf
 
@@ -85,10 +85,10 @@ def write(model: Path, out: Path) -> None:
     config = json.loads((model / "config.json").read_text("utf-8"))
     tokenizer = json.loads((model / "tokenizer.json").read_text("utf-8"))
     ids: dict[str, int] = tokenizer["model"]["vocab"]
-    special = {entry["id"] for entry in tokenizer["added_tokens"]}
+    added = {entry["id"]: entry["special"] for entry in tokenizer["added_tokens"]}
     tokens = sorted(ids, key=ids.__getitem__)
     writer = gguf.GGUFWriter(str(out), "llama")
-    writer.add_name("tiny")
+    writer.add_name(out.stem)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -102,8 +102,9 @@ def write(model: Path, out: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")  # the split of ByteLevel(use_regex=True)
     writer.add_token_list(tokens)
-    kinds = [gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in range(len(tokens))]
-    writer.add_token_types(kinds)
+    # A control token, which is special, is no text; a user's own, such as <think>, is.
+    kinds = {True: gguf.TokenType.CONTROL, False: gguf.TokenType.USER_DEFINED, None: gguf.TokenType.NORMAL}
+    writer.add_token_types([kinds[added.get(index)] for index in range(len(tokens))])
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
@@ -119,7 +120,7 @@ def write(model: Path, out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the tiny model as GGUF.")
+    parser = argparse.ArgumentParser(description="Write a model of these scripts as GGUF.")
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path)
     options = parser.parse_args()

@@ -25,6 +25,7 @@ import sysconfig
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from _made import make_folder
 
@@ -60,12 +61,12 @@ CHAT_TEMPLATE = (
 )
 
 
-def recipe_digest(shape: Shape) -> str:
+def recipe_digest(shape: Shape, *more: Path) -> str:
     """Hash this file, the shape, the interpreter and the libraries that write the model.
 
-    The result depends on nothing else.
+    The result depends on nothing else; of another script that uses this one, on its file, too.
     """
-    parts = [Path(__file__).read_text("utf-8"), repr(shape), sys.version]
+    parts = [path.read_text("utf-8") for path in (Path(__file__), *more)] + [repr(shape), sys.version]
     parts += [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -76,7 +77,6 @@ def write_tokenizer(out: Path, shape: Shape) -> list[int]:
     The ids are special tokens and single bytes outside ASCII.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -97,21 +97,27 @@ def write_tokenizer(out: Path, shape: Shape) -> list[int]:
         description = json.loads(tokenizer.to_str())
         description["model"]["vocab"] |= {f"\u0120w{index:06}": index for index in range(trained, shape.vocabulary)}
         tokenizer = Tokenizer.from_str(json.dumps(description))
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=shape.length
-    )
-    wrapped.chat_template = CHAT_TEMPLATE
-    wrapped.save_pretrained(out)
+    save_tokenizer(out, shape, tokenizer, CHAT_TEMPLATE)
     texts = tokenizer.decode_batch([[index] for index in range(shape.vocabulary)])
     return [index for index, text in enumerate(texts) if not text or "\N{REPLACEMENT CHARACTER}" in text]
 
 
-def write_weights(out: Path, shape: Shape, silent_ids: list[int]) -> int:
-    """Write config and weights; the number of parameters."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+def save_tokenizer(out: Path, shape: Shape, tokenizer: Any, chat_template: str) -> None:
+    """Write a tokenizer with its special tokens and chat template, as transformers reads it."""
+    from transformers import PreTrainedTokenizerFast
 
-    config = LlamaConfig(
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=shape.length
+    )
+    wrapped.chat_template = chat_template
+    wrapped.save_pretrained(out)
+
+
+def llama_config(shape: Shape) -> Any:
+    """Return transformers' config of a Llama of this shape, in bfloat16."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,
@@ -125,6 +131,14 @@ def write_weights(out: Path, shape: Shape, silent_ids: list[int]) -> int:
         eos_token_id=2,
         dtype="bfloat16",
     )
+
+
+def write_weights(out: Path, shape: Shape, silent_ids: list[int]) -> int:
+    """Write config and weights; the number of parameters."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    config = llama_config(shape)
     torch.manual_seed(SEED)
     if shape == SHAPES["tiny"]:
         # In float32 first: the weights that recorded replies came from.

@@ -13,7 +13,7 @@ get() {
 }
 # -m pytest, not pytest: it puts the repository root on sys.path, where tests and conftests import from.
 here() { exec .venv/bin/python -m pytest "$@"; }
-tiny_model() { HF_HUB_OFFLINE=1 "$1/bin/python" scripts/make_tiny_model.py .cache/tiny-model; }
+model() { HF_HUB_OFFLINE=1 "$2/bin/python" "scripts/make_$1_model.py" ".cache/$1-model"; }  # tiny or thinking
 
 case $which in
     integrations)
@@ -34,23 +34,24 @@ case $which in
     vllm)
         get vllm prometheus
         venv=${BATCHCLIENT_VLLM_VENV:-.vllm}
-        tiny_model "$venv"
+        model tiny "$venv"
+        model thinking "$venv"
         HF_HUB_OFFLINE=1 "$venv/bin/python" scripts/make_tiny_classifier.py .cache/tiny-model .cache/tiny-classifier
         BATCHCLIENT_TEST_VLLM=1 here tests/live tests/contract -m vllm "$@" ;;
     servers)  # ONLY=transformers or ONLY=llamacpp leaves the other one out
         only=${ONLY:-llamacpp transformers}
         [[ $only != *transformers* ]] || get transformers
         [[ $only != *llamacpp* ]] || scripts/llama_server.sh || test $? = 3
-        # The first Python that can makes the model, once: another one would train another tokenizer.
-        if [[ ! -f .cache/tiny-model/config.json ]]; then
-            for venv in "${BATCHCLIENT_TRANSFORMERS_VENV:-.transformers}" "${BATCHCLIENT_VLLM_VENV:-.vllm}"; do
-                [[ ! -f $venv/complete ]] || { tiny_model "$venv"; break; }
-            done
-        fi
         llama=${BATCHCLIENT_LLAMA_DIR:-.cache/llama}
-        if [[ -x $llama/llama-server && -f .cache/tiny-model/config.json ]]; then
-            "$llama/tools/bin/python" scripts/make_tiny_gguf.py .cache/tiny-model .cache/tiny.gguf
-        fi
+        for name in tiny thinking; do
+            # The first Python that can makes the model, once: another one would train another tokenizer.
+            for venv in "${BATCHCLIENT_TRANSFORMERS_VENV:-.transformers}" "${BATCHCLIENT_VLLM_VENV:-.vllm}"; do
+                [[ -f .cache/$name-model/config.json || ! -f $venv/complete ]] || model "$name" "$venv"
+            done
+            if [[ -x $llama/llama-server && -f .cache/$name-model/config.json ]]; then
+                "$llama/tools/bin/python" scripts/make_tiny_gguf.py ".cache/$name-model" ".cache/$name.gguf"
+            fi
+        done
         BATCHCLIENT_TEST_SERVERS=1 here tests/live tests/contract -m "${only// / or }" "$@" ;;
     openai-own)  # openai-python's own tests with the drop-in's classes; OPENAIS_OWN_CLASSES=1: with openai's
         # tests/openai_own/differ.txt lists the tests whose results differ. Left out are calls that go through openai's

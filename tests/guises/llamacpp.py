@@ -6,6 +6,8 @@ Rules (``tools/server/README.md``, ``server-context.cpp``; seen on a running ser
   unless given; ``temperature`` is 0.8.
 - ``/v1/completions``: the usage is the first prompt's; ``echo`` is ignored; ``logprobs`` have
   chat's shape.
+- Thinking is held to ``thinking_budget_tokens`` in chats. The other routes have to be told the tags, and
+  count from a ``<think>`` that the model writes, or that stands in ``generation_prompt``.
 - No model name is checked. A stream's first event is ``data: null``; ``/completion`` ends a stream
   without ``[DONE]``.
 - A body that is no JSON is a 500, though the client is at fault.
@@ -90,10 +92,26 @@ def _fitted(sampling: Sampling, prompts: list[Prompt], limits: Limits) -> Call:
     return fitted(sampling, prompts, [-1 if asked is None else asked] * len(prompts), longest, words, sampling)
 
 
-class _Native(Sampling):
-    """``/completion``."""
+class _Budgeted(Sampling):
+    reasoning_budget_tokens: Annotated[int, Field(ge=-1)] = -1
+    reasoning_budget_start_tag: str | None = None
+    reasoning_budget_end_tags: list[str] | None = None
+    reasoning_budget_message: str | None = None
+    generation_prompt: str = ""
+
+    def thinking_budget(self, limits: Limits) -> int | None:
+        """Hold a budget, unless something is missing, or the prompt alone begins the thinking."""
+        told = (self.reasoning_budget_start_tag, self.reasoning_budget_end_tags, self.reasoning_budget_message)
+        begun = any(str(prompt).rfind("<think>") > str(prompt).rfind("</think>") for prompt in _prompts(self.prompt)[0])
+        is_held = None not in told and (not begun or "<think>" in self.generation_prompt)
+        return self.reasoning_budget_tokens if is_held and self.reasoning_budget_tokens >= 0 else None
 
     prompt: Any = None
+
+
+class _Native(_Budgeted):
+    """``/completion``."""
+
     max_tokens: Annotated[int | None, Field(alias="n_predict")] = None
     repetition_penalty: Annotated[float | None, Field(alias="repeat_penalty")] = None
     n_probs: int | None = None
@@ -105,10 +123,8 @@ class _Native(Sampling):
         return _fitted(self, prompts, limits)
 
 
-class _Completion(CompletionRequest):
+class _Completion(_Budgeted, CompletionRequest):
     """``/v1/completions``: only heeded fields are checked, and ``echo`` is ignored."""
-
-    prompt: Any = None
 
     def call(self, limits: Limits) -> Call:
         prompts, _ = _prompts(self.prompt)
@@ -116,6 +132,23 @@ class _Completion(CompletionRequest):
         call = _fitted(self, prompts, limits)
         call.stream_interval = 1
         return call
+
+
+class _Chat(ChatRequest):
+    thinking_budget_tokens: int = -1
+    reasoning_budget_tokens: int | None = None
+
+    def thinking_budget(self, limits: Limits) -> int | None:
+        budgets = (self.reasoning_budget_tokens, self.thinking_budget_tokens)
+        return next((each for each in budgets if each is not None and each >= 0), None)
+
+
+class _ChatWriter(ChatWriter):
+    REASONING = "reasoning_content"
+
+    def reasoning_usage(self, tokens: int) -> dict[str, Any]:
+        """Reasoning is not counted."""
+        return {}
 
 
 class _Tokenize(Body):
@@ -261,7 +294,7 @@ LLAMACPP = Guise(
     {
         "/completion": Route(_Native, _NativeWriter, id_prefix="", done=b"", opening=_OPENING),
         "/v1/completions": Route(_Completion, _OpenAIWriter, id_prefix="chatcmpl-", opening=_OPENING),
-        "/v1/chat/completions": Route(ChatRequest, ChatWriter, id_prefix="chatcmpl-"),
+        "/v1/chat/completions": Route(_Chat, _ChatWriter, id_prefix="chatcmpl-"),
         "/v1/embeddings": Route(EmbeddingRequest, EmbeddingWriter, id_prefix=""),
         "/v1/rerank": Route(RankRequest, RankWriter, id_prefix=""),
         "/rerank": Route(RankRequest, RankWriter, id_prefix=""),

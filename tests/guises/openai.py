@@ -46,12 +46,18 @@ def _words(error: HttpError) -> Reply:
 
 
 class _Completion(CompletionRequest):
+    def thinking_budget(self, limits: Limits) -> None:
+        """No budget is known."""
+
     def call(self, limits: Limits) -> Call:
         self.prompt_logprobs = None
         return plainly(super().call(limits))
 
 
 class _Chat(ChatRequest):
+    def thinking_budget(self, limits: Limits) -> None:
+        """No budget is known."""
+
     def call(self, limits: Limits) -> Call:
         self.prompt_logprobs = None
         return plainly(super().call(limits))

@@ -8,6 +8,8 @@ Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.p
   prompt's answer is an object.
 - A streamed text is cumulative, and so are the ids; only a list's events carry ``index``.
 - Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``.
+- Thinking is held to ``custom_params.thinking_budget`` in chats alone, with ``--enable-strict-thinking``.
+  A ``<think>`` that the model writes counts, too.
 - No model name is checked. There is no ``/version``; ``/server_info`` tells the version.
 """
 
@@ -89,6 +91,10 @@ class _Params(Sampling):
     spaces_between_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
     custom_params: dict[str, Any] | None = None
+    thinking_token_budget: None = None
+
+    def thinking_budget(self, limits: Limits) -> None:
+        """No budget is heeded."""
 
 
 class _GenerateCall(Call):
@@ -151,6 +157,26 @@ class _Generate(Body):
                     " for the completion.",
                 )
         return call
+
+
+class _Completion(CompletionRequest):
+    def thinking_budget(self, limits: Limits) -> None:
+        """No budget is heeded."""
+
+
+class _Chat(ChatRequest):
+    custom_params: dict[str, Any] | None = None
+
+    def thinking_budget(self, limits: Limits) -> int | None:
+        budget = (self.custom_params or {}).get("thinking_budget")
+        return max(0, budget - 1) if type(budget) is int and limits.reasoning_parser else None
+
+
+class _ChatWriter(ChatWriter):
+    REASONING = "reasoning_content"
+
+    def reasoning_usage(self, tokens: int) -> dict[str, Any]:
+        return {"reasoning_tokens": tokens}
 
 
 class _GenerateWriter(Writer):
@@ -239,6 +265,8 @@ def _server_info(server: ServerView) -> dict[str, object]:
         "status": "ready",
         "max_total_num_tokens": server.profile.kv_tokens,
         "max_req_input_len": server.limits.max_model_len_tokens - 6,
+        "reasoning_parser": "qwen3" if server.limits.reasoning_parser else None,
+        "enable_strict_thinking": server.limits.reasoning_parser,
         "internal_states": [{"effective_max_running_requests_per_dp": server.profile.max_num_seqs}],
         "version": _VERSION,
     }
@@ -277,8 +305,8 @@ SGLANG = Guise(
     "sglang",
     {
         "/generate": Route(_Generate, _GenerateWriter, id_prefix="", words=_words),
-        "/v1/completions": Route(CompletionRequest, _CompletionsWriter, id_prefix=""),
-        "/v1/chat/completions": Route(ChatRequest, ChatWriter, id_prefix=""),
+        "/v1/completions": Route(_Completion, _CompletionsWriter, id_prefix=""),
+        "/v1/chat/completions": Route(_Chat, _ChatWriter, id_prefix=""),
         "/v1/embeddings": Route(EmbeddingRequest, EmbeddingWriter, id_prefix=""),
         "/v1/rerank": Route(RankRequest, BareRanks, id_prefix=""),
     },

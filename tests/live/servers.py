@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.live.real_time import go_first
 from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, NotInstalled, ServerProcess
 
-GGUF = ROOT / ".cache" / "tiny.gguf"
+THINKING_MODEL_DIR = ROOT / ".cache" / "thinking-model"
 CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
 SAME_IN_ANY_COMPANY = ("--dtype", "float32")
 """Greedy decoding then says the same whoever shares the batch. In bfloat16 sums depend on the batch (on an Intel CPU with AMX much more than
@@ -81,11 +81,15 @@ class LlamaServer(ServerProcess):
     def check(self) -> None:
         if not (llama_dir() / "llama-server").is_file():
             raise NotInstalled(f"{llama_dir()}/llama-server is missing: run scripts/llama_server.sh")
-        if not GGUF.is_file():
-            raise NotInstalled(f"{GGUF} is missing: run scripts/make_tiny_gguf.py")
+        if not self._gguf.is_file():
+            raise NotInstalled(f"{self._gguf} is missing: run scripts/make_tiny_gguf.py")
+
+    @property
+    def _gguf(self) -> Path:
+        return self._model_dir.with_name(self._model_dir.name.removesuffix("-model") + ".gguf")
 
     def _command(self) -> list[str]:
-        command = [str(llama_dir() / "llama-server"), "-m", GGUF.name, "--alias", SERVED_MODEL, "--host", HOST]
+        command = [str(llama_dir() / "llama-server"), "-m", self._gguf.name, "--alias", SERVED_MODEL, "--host", HOST]
         command += ["--port", str(self._port), "--parallel", "4", "-c", "8192", "-t", "1", "--metrics", "--slots"]
         return [*command, *self._flags]
 

@@ -43,6 +43,12 @@ def simulate(
     output_lengths: Annotated[
         str, typer.Option(help="Tokens of an answer: lognormal:MEAN:SIGMA, or fixed, which is max_tokens.")
     ] = "lognormal:8:0.4",
+    thinking_tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens that are thought before each answer, between <think> and </think>.")
+    ] = 0,
+    reasoning_parser: Annotated[
+        bool, typer.Option("--reasoning-parser", help="Part reasoning from answers, and hold budgets for it.")
+    ] = False,
     guise: Annotated[str, typer.Option(help="The server to imitate (paths, bodies, limits): vllm or tgi.")] = "vllm",
     strict: Annotated[bool, typer.Option("--strict", help="Refuse other models' names, tools and pictures.")] = False,
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
@@ -78,6 +84,8 @@ def simulate(
             seed=seed,
             speed=speed,
             output_lengths=output_lengths,
+            thinking_tokens=thinking_tokens,
+            reasoning_parser=reasoning_parser,
             guise=guise,
             epoch_s=time.time(),
             is_strict=strict,

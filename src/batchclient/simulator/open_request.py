@@ -21,7 +21,7 @@ from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
 from batchclient.simulator.guise import JSON_HEADERS, Headers, Reply, Route, Words
 from batchclient.simulator.replies import Writer, usage
-from batchclient.simulator.requests import Call, HttpError, Sampling
+from batchclient.simulator.requests import Call, HttpError, Limits, Sampling
 from batchclient.simulator.schema import demanded_text
 from batchclient.simulator.text import (
     Generation,
@@ -30,6 +30,7 @@ from batchclient.simulator.text import (
     generate,
     pieces,
     prompt_digest,
+    thoughts,
     variant_of,
     written,
 )
@@ -110,8 +111,8 @@ class OpenRequest:
         kind = "stream" if self.call.stream else "plain"
         return f"<OpenRequest {self.request_id} {kind} {self._left} of {self.call.sequences} left>"
 
-    def decide(self, lengths: OutputLengths | None, nonce: str) -> None:
-        """Decide every choice's answer."""
+    def decide(self, lengths: OutputLengths | None, nonce: str, limits: Limits) -> None:
+        """Decide every choice's answer; refuse a budget that cannot be heeded (``HttpError``)."""
         call = self.call
         sampling: Sampling | None = None
         for i, prompt in enumerate(call.prompts):
@@ -120,8 +121,12 @@ class OpenRequest:
                 # Without a seed, equal prompts of a list have answers of their own.
                 sampling = own
                 variants = [variant_of(vars(own), f"{nonce}/{i}", choice) for choice in range(call.n)]
+            budget, thinking = own.thinking_budget(limits), limits.thinking_tokens
+            asked, thought = prompt, list[str]()
+            if thinking and call.tool is None:
+                asked, thought = thoughts(prompt, thinking if budget is None else min(thinking, budget))
             for variant in variants:
-                self.generations.append(_decided(own, prompt, call.max_tokens[i], variant, lengths))
+                self.generations.append(_decided(own, asked, call.max_tokens[i], variant, lengths, thought))
         if self.fault == "abort":
             for generation in self.generations:
                 generation.cut_short()
@@ -206,21 +211,29 @@ class OpenRequest:
 
 
 def _decided(
-    sampling: Sampling, prompt: Prompt, max_tokens: int, variant: str, lengths: OutputLengths | None
+    sampling: Sampling,
+    prompt: Prompt,
+    max_tokens: int,
+    variant: str,
+    lengths: OutputLengths | None,
+    thought: list[str],
 ) -> Generation:
     generation = None
+    room = max(1, max_tokens - len(thought))
     if sampling.structured_outputs is not None or sampling.response_format is not None:
         text = demanded_text(sampling.structured_outputs, sampling.response_format, prompt_digest(prompt))
-        generation = None if text is None else written(pieces(text), max_tokens)
+        generation = None if text is None else written(pieces(text), room)
     if generation is None:
         generation = generate(
             prompt,
-            max_tokens,
+            room,
             variant=variant,
             lengths=lengths,
             ignore_eos=bool(sampling.ignore_eos),
             min_tokens=sampling.min_tokens or 0,
         )
+    if thought:
+        generation = generation.after(thought, max_tokens)
     if sampling.stop:
         stops = [sampling.stop] if isinstance(sampling.stop, str) else sampling.stop
         generation.apply_stops(stops, keep=bool(sampling.include_stop_str_in_output))

@@ -24,7 +24,7 @@ from batchclient.simulator.requests import (
     EmbeddingRequest,
     RankRequest,
 )
-from batchclient.simulator.text import Generation, Prompt, pieces, token_id, token_ids
+from batchclient.simulator.text import Generation, Prompt, count_tokens, parted, pieces, token_id, token_ids
 from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
 
 __all__ = [
@@ -246,6 +246,8 @@ def _prompt_logprobs(prompt: Prompt) -> list[dict[str, object] | None]:
 class ChatWriter(Writer):
     """Writes chats, and the list form's reply: a choice per conversation, and nobody's prompt ids."""
 
+    REASONING: str = "reasoning"
+
     def __init__(self, call: Call, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self.head: dict[str, Any] = {"id": reply_id, "object": "chat.completion", "created": created_s, "model": model}
@@ -254,21 +256,24 @@ class ChatWriter(Writer):
         assert isinstance(request, ChatRequest | ChatsRequest), "a chat route parses chats"
         self._top_logprobs: int | None = (request.top_logprobs or 0) if request.logprobs else None
         self._is_begun = False
+        self._reasoning_tokens = 0
 
     # --- plain ---
 
     def choice(self, index: int, generation: Generation) -> dict[str, Any]:
         """Return a finished choice of a plain reply."""
         calls = self.tool_calls_of(index, generation)
+        reasoning, content = self._parted(generation, generation.tokens)
+        self._reasoning_tokens += count_tokens(reasoning)
         message = {
             "role": "assistant",
-            "content": generation.text if self.call.tool is None else None,
+            "content": None if self.call.tool is not None or (reasoning and not content) else content,
             **({"tool_calls": calls} if calls else {}),
             "refusal": None,
             "annotations": None,
             "audio": None,
             "function_call": None,
-            "reasoning": None,
+            self.REASONING: reasoning or None,
         }
         return {
             "index": index,
@@ -287,7 +292,7 @@ class ChatWriter(Writer):
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": _FINGERPRINT,
-            "usage": usage(sum(self.call.prompt_tokens), completion_tokens) | _NO_DETAILS,
+            "usage": self._counted(_NO_DETAILS, completion_tokens, self._reasoning_tokens),
             "prompt_logprobs": None,
             "prompt_token_ids": self._prompt_ids(),
             "prompt_text": None,
@@ -307,7 +312,12 @@ class ChatWriter(Writer):
         """Return a choice's event for some tokens; the very first event comes after all roles."""
         call = self.call
         text = generation.text_between(before, after)
+        reasoning, content = self._parted(generation, after)
         delta: dict[str, Any] = {"content": text}
+        if call.parts_reasoning:
+            begun = map(len, self._parted(generation, before))
+            new = {self.REASONING: reasoning[next(begun) :], "content": content[next(begun) :]}
+            delta = {name: part for name, part in new.items() if part}
         if call.tool is not None:
             # The name stands in the first event of the call alone.
             (made,) = self.tool_calls_of(index, generation)
@@ -323,11 +333,13 @@ class ChatWriter(Writer):
             "token_ids": self._ids(generation, before, after),
         }
         fingerprint = {"system_fingerprint": _FINGERPRINT} if ends and not call.include_usage else {}
-        return [*self.role_events(), {"choices": [choice], **fingerprint, **self.usage_so_far(after)}]
+        thought = count_tokens(reasoning)
+        self._reasoning_tokens += thought if ends else 0
+        return [*self.role_events(), {"choices": [choice], **fingerprint, **self.usage_so_far(after, thought)}]
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return the chunk with the total usage."""
-        total = usage(sum(self.call.prompt_tokens), completion_tokens)
+        total = self._counted({}, completion_tokens, self._reasoning_tokens)
         return [{"choices": [], "usage": total, "system_fingerprint": _FINGERPRINT}]
 
     def role_events(self) -> list[dict[str, Any]]:
@@ -352,11 +364,24 @@ class ChatWriter(Writer):
         has_one = self._wants_ids and isinstance(self.call.request, ChatRequest)
         return token_ids(self.call.prompts[0]) if has_one else None
 
-    def usage_so_far(self, tokens: int) -> dict[str, Any]:
+    def usage_so_far(self, tokens: int, thought: int = 0) -> dict[str, Any]:
         """Return the member ``usage`` of an event, where it is asked for."""
         if not self.call.continuous_usage:
             return {}
-        return {"usage": usage(self.call.prompt_tokens[0], tokens) | {"completion_tokens_details": None}}
+        return {"usage": self._counted({"completion_tokens_details": None}, tokens, thought)}
+
+    def reasoning_usage(self, tokens: int) -> dict[str, Any]:
+        """Return the member of a usage that counts reasoning, if the server has one."""
+        return {"completion_tokens_details": {"reasoning_tokens": tokens}}
+
+    def _counted(self, usual: dict[str, Any], tokens: int, thought: int) -> dict[str, Any]:
+        has_parser = self.call.parts_reasoning is not None
+        made = usage(sum(self.call.prompt_tokens), tokens)
+        return made | usual | (self.reasoning_usage(thought) if has_parser else {})
+
+    def _parted(self, generation: Generation, after: int) -> tuple[str, str]:
+        text = generation.text_between(0, after)
+        return parted(text) if self.call.parts_reasoning else ("", text)
 
     def _logprobs(self, generation: Generation, before: int, after: int) -> dict[str, object] | None:
         """Return logprobs in chat's form, with made-up figures, if any are asked for."""

@@ -78,12 +78,16 @@ class Limits:
         max_model_len_tokens: prompt and answer together.
         max_prompts: the longest list of prompts.
         is_strict: whether tools and pictures are refused, as by a vLLM that serves a text model.
+        thinking_tokens: what is thought before each answer; 0: the model does not think.
+        reasoning_parser: whether the server tells the thinking from the answer.
     """
 
     model: str | None
     max_model_len_tokens: int
     max_prompts: int = _MAX_PROMPTS
     is_strict: bool = True
+    thinking_tokens: int = 0
+    reasoning_parser: bool = False
 
     def tokens_of(self, prompt: Prompt, most: int) -> int:
         """Return the length of a prompt.
@@ -186,6 +190,17 @@ class Sampling(Body):
     priority: int | None = None
     structured_outputs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=-1)] | None = None
+
+    def thinking_budget(self, limits: Limits) -> int | None:
+        """Return the budget that is heeded; refuse one that cannot be (``HttpError``)."""
+        if self.thinking_token_budget in (None, -1):
+            return None
+        if not limits.reasoning_parser:
+            message = "thinking_token_budget is set but reasoning_config is not configured. Please set"
+            message += " --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
+            raise HttpError(400, message)
+        return self.thinking_token_budget
 
     def generating(self, prompts: list[Prompt], limits: Limits, logprobs: int | None, asked: int | None) -> Call:
         """Return a call of these prompts; refuse values that do not go together (``HttpError``).
@@ -270,6 +285,7 @@ Messages = list[Annotated[dict[str, Any], AfterValidator(_checked_message)]]
 class _Chat(Sampling):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -283,9 +299,13 @@ class _Chat(Sampling):
         if not all(conversations):
             raise HttpError(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
         begins = self.add_generation_prompt is not False
-        prompts: list[Prompt] = [render_messages(each, generation_prompt=begins) for each in conversations]
+        thinks = (self.chat_template_kwargs or {}).get("enable_thinking") is not False
+        end = "<think></think>" if limits.thinking_tokens and begins and not thinks else ""
+        prompts: list[Prompt] = [render_messages(each, generation_prompt=begins) + end for each in conversations]
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return self.generating(prompts, limits, self.top_logprobs, asked)
+        call = self.generating(prompts, limits, self.top_logprobs, asked)
+        call.parts_reasoning = thinks if limits.reasoning_parser else None
+        return call
 
 
 class ChatRequest(_Chat):
@@ -469,6 +489,8 @@ class Call:
     Attributes:
         pairs: the texts of each pair, where pairs are scored.
         tool: the name of the tool that the answer calls, if it does; the text is its arguments.
+        parts_reasoning: whether a chat's reasoning stands apart from its content; ``None``: the
+            server has no parser for it.
     """
 
     def __init__(
@@ -486,6 +508,7 @@ class Call:
         self.sampling: Sampling = sampling
         self.pairs: list[tuple[str, str]] = []
         self.tool: str | None = None
+        self.parts_reasoning: bool | None = None
         options = sampling.stream_options
         self.n: int = sampling.n or 1
         self.stream: bool = bool(sampling.stream)

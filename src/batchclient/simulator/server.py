@@ -62,6 +62,11 @@ class SimulatedServer:
             real server reads).
         is_strict: whether other models' names, tools and pictures are refused. If not, each model's
             name is served, a tool is called, and a picture is a word.
+        thinking_tokens: of the thinking before each answer, between ``<think>`` and ``</think>``,
+            which are two more; 0: the model does not think.
+        reasoning_parser: whether the server runs with ``--reasoning-parser``: a chat's reasoning
+            stands apart from its content, is counted, and is held to ``thinking_token_budget``,
+            which is refused elsewhere.
 
     Raises:
         ValueError: an argument is wrong.
@@ -85,11 +90,15 @@ class SimulatedServer:
         guise: str | Guise = "vllm",
         max_body_bytes: int | None = None,
         is_strict: bool = True,
+        thinking_tokens: int = 0,
+        reasoning_parser: bool = False,
     ) -> None:
         if not model:
             raise ValueError("model: a name of at least one character")
         if max_queued is not None and max_queued < 0:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
+        if thinking_tokens < 0:
+            raise ValueError(f"thinking_tokens: at least 0, not {thinking_tokens}")
         if max_body_bytes is not None and max_body_bytes < 1:
             raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
         self.guise: Guise = guise_of(guise)
@@ -105,7 +114,13 @@ class SimulatedServer:
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = lengths if lengths.given or lengths.mean_tokens is not None else None
         named = model if is_strict and not self.guise.any_model else None
-        self.limits: Limits = Limits(named, min(max_model_len_tokens, self.profile.kv_tokens), is_strict=is_strict)
+        self.limits: Limits = Limits(
+            named,
+            min(max_model_len_tokens, self.profile.kv_tokens),
+            is_strict=is_strict,
+            thinking_tokens=thinking_tokens,
+            reasoning_parser=reasoning_parser,
+        )
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self.epoch_s = epoch_s
         self._seed = seed
@@ -261,7 +276,7 @@ class SimulatedServer:
         named = self.model if self.limits.is_strict else call.request.model or self.model
         writer = route.writer(call, reply_id, int(self.epoch_s + now), named)
         opened = OpenRequest(request_id, call, writer, route, words, fault.kind if fault else None)
-        opened.decide(self._lengths, reply_id)
+        opened.decide(self._lengths, reply_id, self.limits)
         self._open[request_id] = opened
         self._outstanding += call.sequences
         if delay_s:

@@ -6,6 +6,8 @@ Rules:
 - The same prompt with the same parameters gives the same text: greedy always, sampled with a
   ``seed`` or per request.
 - An answer that ends by itself ends with an end-of-text token: counted, with an id, without text.
+- A model that thinks writes ``<think>``, words, ``</think>``, and then the answer that it would
+  give without. A prompt that ends amid its thinking, or right behind it, is gone on with.
 - A token is a piece. Pieces after the first are four characters, a space and three letters. Prompts
   are cut into pieces of at most four characters, so an answer as a prompt counts the same tokens.
 """
@@ -30,8 +32,10 @@ __all__ = [
     "count_tokens",
     "expected_text",
     "generate",
+    "parted",
     "pieces",
     "prompt_digest",
+    "thoughts",
     "token_id",
     "token_ids",
     "variant_of",
@@ -40,7 +44,8 @@ __all__ = [
 
 Prompt = str | list[int]
 
-_PIECE = re.compile(r" ?[^\s]{1,3}|\s")
+_OPEN, _CLOSE = "<think>", "</think>"
+_PIECE = re.compile(r"</?think>| ?[^\s<]{1,3}| ?<(?!/?think>)|\s")
 _DIGEST_CHARACTERS = 8
 _FILLER_CHARACTERS = 4
 _VARIANT_CHARACTERS = 4
@@ -54,7 +59,8 @@ _WORDS = (  # noqa: SIM905
     "sun tea ten the tin toe top toy two van wax web wet win yak "
 ).split()
 _RING_PIECES = 4096
-_END_OF_TEXT_ID = 2
+_TURN = "assistant:"
+_IDS = {"": 2, _OPEN: 32_003, _CLOSE: 32_004}
 # Drawn once, without a period, so that two prompts' texts differ from their second token on as
 # well.
 _RING = "".join(" " + word for word in random.Random(0).choices(_WORDS, k=_RING_PIECES))  # noqa: S311
@@ -76,8 +82,8 @@ def count_tokens(prompt: Prompt) -> int:
 
 
 def token_id(piece: str) -> int:
-    """Return a stable id for a piece, 3 to 32,002; 2 for the end of text."""
-    return _END_OF_TEXT_ID if not piece else 3 + crc32(piece.encode()) % 32_000
+    """Return a stable id for a piece, 3 to 32,004; 2 for the end of text."""
+    return _IDS[piece] if piece in _IDS else 3 + crc32(piece.encode()) % 32_000
 
 
 def token_ids(prompt: Prompt) -> list[int]:
@@ -186,6 +192,15 @@ class Generation:
         self.finish_reason = "stop"
         self.text = self._whole[: at + len(self.stop_reason) if keep else at]
 
+    def after(self, thought: list[str], max_tokens: int) -> Generation:
+        """Return the answer with what is thought before it, cut at ``max_tokens``."""
+        if len(thought) >= max_tokens:
+            return written(thought, max_tokens)
+        ends = [*accumulate(map(len, thought))]
+        return Generation(
+            "".join(thought) + self.text, [*ends, *(ends[-1] + end for end in self._ends)], self.finish_reason
+        )
+
     def cut_short(self) -> None:
         """End the answer half-way, as a server that shuts down does."""
         self.tokens = max(1, self.tokens // 2)
@@ -265,6 +280,41 @@ def written(own: list[str], max_tokens: int) -> Generation:
     if len(own) >= max_tokens:
         return Generation(text, ends, "length")
     return Generation(text, [*ends, len(text)], "stop")
+
+
+def thoughts(prompt: Prompt, tokens: int) -> tuple[Prompt, list[str]]:
+    """Return the prompt that is answered, and the pieces that are thought before the answer.
+
+    A prompt may end with some thinking (a chat's behind its last "assistant:"). That is none of the
+    prompt that is answered, and is gone on with, unless it is over.
+
+    Args:
+        prompt: text or ids.
+        tokens: of the whole thinking, without its tags.
+    """
+    turn = prompt.rfind(_TURN) + 1 if isinstance(prompt, str) else 0
+    so_far = token_ids(prompt[turn:].strip()) if isinstance(prompt, str) else prompt
+    # Behind the last tag of each kind; 0: there is none.
+    opened, closed = (len(so_far) - [*so_far[::-1], _IDS[tag]].index(_IDS[tag]) for tag in (_OPEN, _CLOSE))
+    if len(so_far) > closed > opened:
+        return prompt, []  # amid the answer
+    if opened or closed:
+        if isinstance(prompt, list):
+            prompt = prompt[: (opened or closed) - 1]
+        else:
+            prompt = prompt[: prompt.rindex(_OPEN if opened else _CLOSE)]
+            prompt = prompt.rstrip() if turn else prompt
+    if closed > opened:
+        return prompt, []
+    start, begun = int.from_bytes(_hash(prompt)[6:8]), len(so_far) - opened if opened else 0
+    words = [f" {_WORDS[(start + index) % len(_WORDS)]}" for index in range(begun, tokens)]
+    return prompt, [*([] if opened else [_OPEN]), *words, _CLOSE]
+
+
+def parted(text: str) -> tuple[str, str]:
+    """Return a text's reasoning and answer as vLLM's parsers do: unclosed, all is reasoning."""
+    reasoning, _, answer = text.partition(_CLOSE)
+    return reasoning.removeprefix(_OPEN), answer
 
 
 def expected_text(

@@ -95,6 +95,11 @@ class _CompletionRequest(Body):
         return None
 
 
+class _ChatRequest(ChatRequest):
+    def thinking_budget(self, limits: Limits) -> None:
+        """Heed none."""
+
+
 class _TokenizeRequest(Body):
     inputs: str
 
@@ -156,7 +161,7 @@ TGI = Guise(
     "tgi",
     {
         "/v1/completions": Route(_CompletionRequest, _Writer, id_prefix="", in_completion_order=True),
-        "/v1/chat/completions": Route(ChatRequest, ChatWriter, id_prefix=""),
+        "/v1/chat/completions": Route(_ChatRequest, ChatWriter, id_prefix=""),
     },
     _words,
     {
