@@ -49,7 +49,7 @@ from batchclient.simulator import EmbeddedServer
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES_OF_TESTS = [ROOT / f"docs/{name}.md" for name in ("how-to/mocks", "reference/testing")]
+PAGES_OF_TESTS = [ROOT / "docs/guide/testing.md"]
 """Their blocks are tests; tests/testing/test_page.py runs them."""
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SECTION_LINK = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")

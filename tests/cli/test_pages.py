@@ -270,7 +270,7 @@ def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monke
 
 
 def test_the_options_of_simulate(helped):
-    page = (DOCS / "reference/testing.md").read_text()
+    page = (DOCS / "reference/commands.md").read_text()
     named = cells(page, "## `batchclient simulate`")
     assert helped("simulate")[0] == {name.split()[0] for name in named if name.startswith("--")}
 

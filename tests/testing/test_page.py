@@ -1,4 +1,4 @@
-"""Every test on the pages about testing runs, as its reader would run it."""
+"""Every test on the page about testing runs, as its reader would run it."""
 
 import re
 from pathlib import Path
@@ -9,28 +9,23 @@ import pytest
 pytest_plugins = ["pytester"]
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "how-to/mocks.md"
-PAGES = [PAGE, DOCS / "reference/testing.md"]
-BLOCKS = [
-    block
-    for page in PAGES
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-]
+PAGE = DOCS / "guide/testing.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(
-    openai.__version__ < "3", reason="the pages' tests with openai are for its version 3, which sends by httpx2"
+    openai.__version__ < "3", reason="the page's tests with openai are for its version 3, which sends by httpx2"
 )
-def test_the_tests_of_the_pages_pass(pytester):
+def test_the_tests_of_the_page_pass(pytester):
     (conftest,) = [each for each in BLOCKS if "strict = True" in each]
     source = "\n".join(each for each in BLOCKS if each is not conftest)
     pytester.makepyfile(source)
     options = ["-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
-    expected = len(re.findall(r"^ *(?:async )?def test_", source, re.MULTILINE)) + 1  # one of them on two libraries
+    expected = len(re.findall(r"^ *(?:async )?def test_", source, re.MULTILINE))
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=expected)
 
 
-def test_what_they_say_of_a_strict_project_holds(pytester):
+def test_what_it_says_of_a_strict_project_holds(pytester):
     (conftest,) = [each for each in BLOCKS if "strict = True" in each]
     pytester.makeconftest(conftest)
     pytester.makepyfile(
