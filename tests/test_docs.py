@@ -249,7 +249,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
-    lines = (ROOT / "docs/how-to/settings.md").read_text().splitlines()
+    lines = (ROOT / "docs/guide/settings.md").read_text().splitlines()
     fixed = {"refill_s": "freed permits", "refill_ratio": "to grant this share", "starvation_s": "then nothing younger"}
     for field in BatchingNumbers.__annotations__:
         row = next(line for line in lines if line.startswith(f"| {fixed.get(field, f'`Batching({field}=…)`')}"))

@@ -67,7 +67,8 @@ class AdaptiveLimit:
     """A limit on the sequences in flight per server that is found while the client runs.
 
     Args:
-        start: the limit at first. By default it depends on the preset and on the server.
+        start: the limit at first; by default 256, or 64 with a latency objective, within what the
+            server says it takes.
         max: the highest limit.
         p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from
             sending to answer, seconds.
