@@ -1,4 +1,4 @@
-"""The page of Ray runs as its reader would run it."""
+"""The block for Ray runs as its reader would run it."""
 
 import os
 import re
@@ -24,8 +24,8 @@ def run(*command):
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
 
 
-def test_the_blocks_of_the_page_run(tmp_path):
-    blocks = BLOCK.findall((ROOT / "docs/how-to/ray.md").read_text())
+def test_the_block_of_the_guide_runs(tmp_path):
+    blocks = BLOCK.findall((ROOT / "docs/guide/servers-and-workers.md").read_text())
     assert blocks
     with EmbeddedServer("instant", model="m") as server:
         for number, block in enumerate(blocks):
