@@ -1,4 +1,4 @@
-"""The commands and the program of ``docs/how-to/redis.md`` run as they stand, but for the ports."""
+"""The commands and the program of ``docs/guide/redis-kubernetes.md`` run as they stand, but for the ports."""
 
 import os
 import re
@@ -18,8 +18,8 @@ from batchclient.simulator import EmbeddedServer
 
 pytestmark = pytest.mark.redis
 LONGEST_S = 120.0
-PAGE = (Path(__file__).parents[2] / "docs/how-to/redis.md").read_text()
-SERVICES, ENQUEUE, DEAD, MOVE = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PAGE = (Path(__file__).parents[2] / "docs/guide/redis-kubernetes.md").read_text()
+SERVICES, ENQUEUE, DEAD, MOVE, _ = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (PROGRAM,) = re.findall(r"^```py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""A worker on a real redis-server: the rules of ``docs/how-to/redis.md``, each a test."""
+"""A worker on a real redis-server: the rules of ``docs/guide/redis-kubernetes.md``, each a test."""
 
 import asyncio
 import time

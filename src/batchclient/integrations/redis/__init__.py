@@ -2,7 +2,7 @@
 
 ``Worker`` reads messages as there are permits and sends their calls through a ``BatchClient``;
 ``enqueue`` puts messages into a stream, and ``results`` reads what became of them. The stream may
-be an old queue's: ``docs/how-to/redis.md``.
+be an old queue's: ``docs/guide/redis-kubernetes.md``.
 """
 
 from __future__ import annotations
