@@ -16,8 +16,7 @@ from tests.prometheus.pages import of_a_client, of_a_server, samples_of
 from tests.prometheus.programs import needs_promtool, promtool
 
 ALERTS = list(alerts_of(["client", "jobs", "worker", *SERVERS, "dcgm"]))
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "alerts.md"
-WATCH = PAGE.with_name("watch.md")
+PAGE = Path(__file__).parents[2] / "docs/guide/watch.md"
 QUEUE = {'queued{priority="0"}': "100x90", 'limit{endpoint="e"}': "16x90"}
 WORK = {"tokens_total": "0+1000x90"}
 
@@ -155,7 +154,7 @@ def test_a_rule_says_what_to_do():
 
 @needs_promtool
 def test_promtool_takes_the_configuration_of_the_docs(tmp_path):
-    text = WATCH.read_text()
+    text = PAGE.read_text()
     told = [re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1], re.search(r"`(rule_files: .*?)`", text)[1]]
     (tmp_path / "prometheus.yml").write_text("\n".join(told) + "\n")
     (tmp_path / "batchclient.rules.yml").write_text(rules_of(ALERTS))

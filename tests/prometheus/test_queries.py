@@ -17,8 +17,7 @@ from tests.prometheus.pages import GUISES, RECORDED, of_a_client, of_a_job, of_a
 from tests.prometheus.programs import needs_promtool, promtool
 from tests.prometheus.promql import labels_in, metrics_in
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
-PAGES = ("watch.md", "alerts.md")
+PAGE = Path(__file__).parents[2] / "docs/guide/watch.md"
 BLOCK = re.compile(r"```promql\n(.*?)```", re.DOTALL)
 PARTS = ["client", "jobs", "worker", *SERVERS, "dcgm"]
 OF_PANELS = [" ".join(query.split()) for panel in panels_of(PARTS) for query in panel.queries.values()]
@@ -27,10 +26,8 @@ ADDED_BY_PROMETHEUS = {"job", "instance"}
 
 
 def of_the_docs():
-    """The queries of the pages, a line each."""
-    return [
-        line for page in PAGES for block in BLOCK.findall((HOW_TO / page).read_text()) for line in block.splitlines()
-    ]
+    """The queries of the page, a line each."""
+    return [line for block in BLOCK.findall(PAGE.read_text()) for line in block.splitlines()]
 
 
 def series():
