@@ -25,7 +25,7 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
-BENCH_BLOCKS, PROMPT_BLOCKS = blocks("how-to/measure", "text"), blocks("how-to/system-prompt", "text")
+BENCH_BLOCKS, PROMPT_BLOCKS = blocks("guide/measure", "text"), blocks("how-to/system-prompt", "text")
 ROWS_BLOCKS = blocks("reference/rows", "console")
 PIECES = [*" ,;'#\\\t\u2028", "", '"', '""', "\n", "\r\n", "a word", "é", "漢字", "🙂", "=1+1"]
 """Of texts that have all that a quoted value of CSV may have."""
@@ -260,6 +260,7 @@ def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tm
 def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monkeypatch):
     """Up to the server, which is not there; ``compare`` has no reports."""
     monkeypatch.chdir(tmp_path)
+    write_rows(Path("in.jsonl"), [{"text": "a fine day"}])
     for block in BENCH_BLOCKS:
         command = shlex.split(block.replace("\\\n", "").replace(URL, "http://127.0.0.1:9/v1"))[1:]
         told = cli(*command)
