@@ -82,7 +82,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "events": ("reference/logs.md", events),
     "metrics": ("reference/metrics.md", metrics),
     "spans": ("reference/spans.md", spans),
-    "recovery": ("explanation/batching.md", recovery),
+    "recovery": ("reference/servers.md", recovery),
 }
 """By the name in the page's markers: the page, and the table."""
 

@@ -2,8 +2,7 @@
 
 A *request* is a caller's. A *batch* is ours: the requests in one HTTP request. An *attempt* is a
 batch which contained the request, counted from 1. A *shape* stands for a coalescing key: two
-requests share a batch only if their shapes are equal, or their *mixed* shapes where the server
-takes parameters per prompt.
+requests share a batch only if their shapes are equal.
 
 Prompts are opaque here: JSON bytes, made when the call was given. So bad text is refused there, and
 no prompt can reach a log or a repr of the core.
@@ -355,7 +354,7 @@ class Batch:
     Args:
         id: unique within a scheduler.
         endpoint: id of the endpoint which granted the permits.
-        shape: the requests' common shape, perhaps a mixed one.
+        shape: the requests' common shape.
         requests: in the order of the prompts on the wire.
         streamed: whether the reply is asked for as a stream.
         failures: failed attempts of these requests before (splits not counted).

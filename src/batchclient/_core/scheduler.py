@@ -5,9 +5,9 @@ The scheduler has no clock and does no I/O; time is an argument. The contract is
 the same commands. ``now`` never decreases: an earlier ``now`` than the last is replaced by the
 last.
 
-Rules (numbered as in ``docs/explanation/batching.md``):
- 1. Only requests of one shape (coalescing key) share a batch, or of one mixed shape where all
-    servers take parameters per prompt. A shape may say that its calls go alone.
+Rules:
+ 1. Only requests of one shape (coalescing key) share a batch. A shape may say that its calls go
+    alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel
     together. On an idle endpoint the call is then sent at once: nothing lingers and nothing is
     held. Exceptions: the first list waits for the server's word on which it is (see ``asking``); a
