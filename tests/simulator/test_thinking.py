@@ -83,10 +83,24 @@ def test_a_chats_last_answer_alone_says_where_its_thinking_is():
     server = thinker(reasoning_parser=True)
     earlier = [*USER, {"role": "assistant", "content": "<think> so</think>yes"}, *USER]
     assert chat(server, messages=earlier)["usage"]["completion_tokens_details"]["reasoning_tokens"] == 20
+
+
+def test_a_stream_alone_knows_that_a_thinking_is_over():
+    """As on the real vLLM: a plain reply's parser does not look at the prompt, and takes the answer for reasoning."""
     begun = [*USER, {"role": "assistant", "content": "<think> so</think>"}]
-    going_on = {"messages": begun, "add_generation_prompt": False, "continue_final_message": True}
-    message = chat(thinker(), max_tokens=ROOM, **going_on)["choices"][0]["message"]
-    assert message["content"] == chat_answer(ROOM)
+    going_on = {"messages": begun, "add_generation_prompt": False, "continue_final_message": True, "max_tokens": ROOM}
+    for parser, name in ((False, "content"), (True, "reasoning")):
+        message = chat(thinker(reasoning_parser=parser), **going_on)["choices"][0]["message"]
+        assert (
+            [message[key] for key in ("content", "reasoning") if message[key]] == [message[name]] == [chat_answer(ROOM)]
+        )
+        body = {"temperature": 0, "stream": True, **going_on}
+        deltas = [
+            chunk["choices"][0]["delta"] for chunk in events(ask(thinker(reasoning_parser=parser), body, CHAT)[2])
+        ]
+        assert "".join(delta.get("content", "") for delta in deltas) == chat_answer(ROOM)
+    message = chat(thinker(reasoning_parser=True), **going_on, **NO_THINKING)["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == (chat_answer(ROOM), None)
 
 
 # Chats

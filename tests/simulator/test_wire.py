@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchclient.simulator import SimulatedServer, expected_text
+from batchclient.simulator import OutputLengths, SimulatedServer, expected_text
 
 GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"
 # The embedded server has no tokenizer route.
@@ -68,7 +68,13 @@ def replay(name):
     request = load(name)["request"]
     body = json.dumps(request["json"]).encode() if "json" in request else request.get("text", "").encode()
     headers = [(key.lower().encode(), value.encode()) for key, value in request.get("headers", {}).items()]
-    server = SimulatedServer("instant", model="tiny", max_model_len_tokens=2048, epoch_s=1.8e9)
+    thinks = {
+        "thinking_tokens": 500,
+        "reasoning_parser": "unparsed" not in name,
+        "output_lengths": OutputLengths(given=(13,)),
+    }
+    thinks = thinks if "thinking" in name else {}
+    server = SimulatedServer("instant", model="tiny", max_model_len_tokens=2048, epoch_s=1.8e9, **thinks)
     return ask(server, body, request["path"], request["method"], headers)
 
 
@@ -77,6 +83,9 @@ def assert_refused_alike(name):
     real = load(name)
     status, headers, body = replay(name)
     assert (status, headers["content-type"]) == (real["status"], real["headers"]["content-type"])
+    if real["status"] == 200:
+        assert events(body) == events(real["body_text"].encode())
+        return
     if '"type":"Bad Request"' not in real["body_text"]:
         assert body.decode() == real["body_text"]
         return

@@ -125,6 +125,9 @@ class OpenRequest:
             asked, thought = prompt, list[str]()
             if thinking and call.tool is None:
                 asked, thought = thoughts(prompt, thinking if budget is None else min(thinking, budget))
+                if call.parts_reasoning and call.stream and not thought:
+                    # A stream's parser looks at the prompt: whether the thinking is over.
+                    call.parts_reasoning = False
             for variant in variants:
                 self.generations.append(_decided(own, asked, call.max_tokens[i], variant, lengths, thought))
         if self.fault == "abort":
@@ -178,8 +181,12 @@ class OpenRequest:
     def _spoil(self, body: bytes) -> list[Part]:
         if self.fault != "error_event":
             return self._broken(Part(self.request_id, body=body))
-        error = b"data: " + self._words(HttpError(500)).body + b"\n\n"
-        return [Part(self.request_id, body=error), Part(self.request_id, body=self._route.done, last=True)]
+        return self.refused(HttpError(500))
+
+    def refused(self, error: HttpError) -> list[Part]:
+        """Return the rest of a stream that ends with an error."""
+        body = b"data: " + self._words(error).body + b"\n\n"
+        return [Part(self.request_id, body=body), Part(self.request_id, body=self._route.done, last=True)]
 
     def _end_parts(self) -> list[Part]:
         last = self._writer.usage_events(self._completion_tokens) if self.call.include_usage else []

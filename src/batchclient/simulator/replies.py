@@ -311,19 +311,21 @@ class ChatWriter(Writer):
     def events(self, index: int, generation: Generation, before: int, after: int) -> list[dict[str, Any]]:
         """Return a choice's event for some tokens; the very first event comes after all roles."""
         call = self.call
-        text = generation.text_between(before, after)
+        text, ends = generation.text_between(before, after), after >= generation.tokens
         reasoning, content = self._parted(generation, after)
         delta: dict[str, Any] = {"content": text}
         if call.parts_reasoning:
-            begun = map(len, self._parted(generation, before))
-            new = {self.REASONING: reasoning[next(begun) :], "content": content[next(begun) :]}
+            thought, said = map(len, self._parted(generation, before))
+            new = {"content": content[said:], self.REASONING: reasoning[thought:]}
             delta = {name: part for name, part in new.items() if part}
+            if not delta and not ends and not self._wants_ids and self._top_logprobs is None:
+                return self.role_events()  # a tag
+            delta = {"content": ""} if ends and not delta else delta
         if call.tool is not None:
             # The name stands in the first event of the call alone.
             (made,) = self.tool_calls_of(index, generation)
             made["function"]["arguments"] = text
             delta = {"tool_calls": [{"index": 0} | ({"function": {"arguments": text}} if before else made)]}
-        ends = after >= generation.tokens
         choice: dict[str, Any] = {
             "index": index,
             "delta": delta,
@@ -333,9 +335,10 @@ class ChatWriter(Writer):
             "token_ids": self._ids(generation, before, after),
         }
         fingerprint = {"system_fingerprint": _FINGERPRINT} if ends and not call.include_usage else {}
-        thought = count_tokens(reasoning)
-        self._reasoning_tokens += thought if ends else 0
-        return [*self.role_events(), {"choices": [choice], **fingerprint, **self.usage_so_far(after, thought)}]
+        reasoning_tokens = count_tokens(reasoning)
+        self._reasoning_tokens += reasoning_tokens if ends else 0
+        so_far = self.usage_so_far(after, reasoning_tokens)
+        return [*self.role_events(), {"choices": [choice], **fingerprint, **so_far}]
 
     def usage_events(self, completion_tokens: int) -> list[dict[str, Any]]:
         """Return the chunk with the total usage."""
@@ -375,7 +378,7 @@ class ChatWriter(Writer):
         return {"completion_tokens_details": {"reasoning_tokens": tokens}}
 
     def _counted(self, usual: dict[str, Any], tokens: int, thought: int) -> dict[str, Any]:
-        has_parser = self.call.parts_reasoning is not None
+        has_parser = self.call.parts_reasoning is not None and isinstance(self.call.request, ChatRequest)
         made = usage(sum(self.call.prompt_tokens), tokens)
         return made | usual | (self.reasoning_usage(thought) if has_parser else {})
 

@@ -276,7 +276,14 @@ class SimulatedServer:
         named = self.model if self.limits.is_strict else call.request.model or self.model
         writer = route.writer(call, reply_id, int(self.epoch_s + now), named)
         opened = OpenRequest(request_id, call, writer, route, words, fault.kind if fault else None)
-        opened.decide(self._lengths, reply_id, self.limits)
+        try:
+            opened.decide(self._lengths, reply_id, self.limits)
+        except HttpError as error:
+            if (head := opened.begin()) is None:
+                raise
+            # The engine refuses it: by then the stream has begun.
+            self._put(now, partial(self._answer, [head, *opened.refused(error)]))
+            return
         self._open[request_id] = opened
         self._outstanding += call.sequences
         if delay_s:

@@ -3,6 +3,9 @@
 The files were recorded from the server that tests/live/servers.py starts, with the
 model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/environments.py.
 
+Cases of THINKING are recorded by their names, from the model of scripts/make_thinking_model.py and a server with
+--reasoning-parser qwen3; those with "unparsed" in their names, from one without.
+
 The pages of /metrics (metrics_idle.txt before any request, metrics_busy.txt with 8 sequences running and 32 waiting,
 metrics_after.txt) come from the same server with --max-num-seqs 8 and 48 prompts of 600 tokens, saved as curl gives them.
 """
@@ -153,10 +156,29 @@ CASES = {
     ),
 }
 
+ROOM: Body = {"max_tokens": 500 + 15}
+"""For 500 tokens of thinking, their two tags, 12 words and the end."""
+THINKING = {
+    "chat_thinking": chat(**ROOM),
+    "chat_thinking_cut_off": chat(max_tokens=5),
+    "chat_thinking_budget": chat(**ROOM, thinking_token_budget=3, return_token_ids=True),
+    "chat_thinking_budget_0": chat(**ROOM, thinking_token_budget=0),
+    "chat_thinking_turned_off": chat(**ROOM, chat_template_kwargs={"enable_thinking": False}),
+    "chat_batch_thinking_budget": chat_batch(**ROOM, thinking_token_budget=3),
+    "chat_stream_thinking_budget": chat(**ROOM, **USAGE_AT_END, thinking_token_budget=3),
+    "chat_stream_thinking_two_events": chat(**ROOM, **TWO_EVENTS, thinking_token_budget=3),
+    "plain_thinking_budget": completion("hi", **ROOM, thinking_token_budget=3),
+    "chat_thinking_unparsed": chat(**ROOM),
+    "chat_error_thinking_budget_unparsed": chat(thinking_token_budget=3),
+    "chat_error_thinking_budget_in_stream_unparsed": chat(**USAGE_AT_END, thinking_token_budget=3),
+    "error_thinking_budget_unparsed": completion("hi", thinking_token_budget=3),
+    "error_thinking_budget_in_stream_unparsed": completion("hi", **USAGE_AT_END, thinking_token_budget=3),
+}
+
 
 def main() -> None:
     base, *names = sys.argv[1:]
-    capture(Path(__file__).parent, base, CASES, names)
+    capture(Path(__file__).parent, base, CASES | THINKING if names else CASES, names)
 
 
 if __name__ == "__main__":
