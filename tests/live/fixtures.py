@@ -48,14 +48,14 @@ def running(process: ServerProcess) -> LiveServer:
     return LiveServer.of_process(process, None)
 
 
-def skip_without(kind: type[ServerProcess]) -> None:
+def skip_without(kind: type[ServerProcess], model_dir: Path = DEFAULT_MODEL_DIR) -> None:
     """Skip unless the run is one with real servers, and this one was set up. A vLLM that was not is an error."""
     which = "vllm" if issubclass(kind, VllmServer) else "servers"
     variable = f"BATCHCLIENT_TEST_{which.upper()}"
     if not os.environ.get(variable):
         pytest.skip(f"needs a real {kind.kind}: run `make test-extra WHICH={which}` (it sets {variable}=1)")
     try:
-        kind().check()
+        kind(model_dir=model_dir).check()
     except NotInstalled as missing:
         if which == "vllm":
             raise
@@ -65,7 +65,7 @@ def skip_without(kind: type[ServerProcess]) -> None:
 @contextlib.contextmanager
 def booted(flags: Sequence[str], model_dir: Path = DEFAULT_MODEL_DIR) -> Iterator[LiveServer]:
     """A real vLLM of its own for some tests."""
-    skip_without(VllmServer)
+    skip_without(VllmServer, model_dir)
     with VllmServer(flags, model_dir=model_dir, env=OTHER_CORE) as server:
         yield running(server)
 
