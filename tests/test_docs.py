@@ -48,6 +48,11 @@ from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OTHER_PAGES = [
+    ROOT / f"{each}.md" for each in ("CHANGELOG", "CONTRIBUTING", "SECURITY", "examples/README", "tests/README")
+]
+OTHER_PAGES += sorted((ROOT / "benchmarks").rglob("*.md"))
+"""Their links are checked as well, and nothing else."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES_OF_TESTS = [ROOT / "docs/guide/testing.md"]
 """Their blocks are tests; tests/testing/test_page.py runs them."""
@@ -204,7 +209,7 @@ def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))], ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
@@ -217,7 +222,7 @@ def sections(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES], ids=name)
 def test_the_sections_that_a_page_links_to_are_there(page: Path) -> None:
     for target, section in SECTION_LINK.findall(page.read_text()):
         linked = page.parent / target if target else page
@@ -238,6 +243,7 @@ def test_nothing_names_a_page_that_was_moved() -> None:
     old = {f"docs/{each.partition('#')[0]}" for each in MOVED}
     files = [ROOT / "Makefile", *ROOT.glob("*.toml"), ROOT / "scripts/told_numbers.toml"]
     files += [path for folder in ("src", "tests", "scripts", "examples") for path in (ROOT / folder).rglob("*.py")]
+    files += (ROOT / "examples").rglob("*.yaml")
     named = {(name(path), page) for path in files for page in re.findall(r"docs/[\w/-]+\.md", path.read_text())}
     assert not {(path, page) for path, page in named if page in old}
 

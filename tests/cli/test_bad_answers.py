@@ -179,7 +179,7 @@ def test_a_program_reads_the_counts(ask, cli, out, journal):
 def test_the_page_is_true(cli, scripted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "questions.jsonl", [{"id": i, "question": f"Say text {i}"} for i in range(100)])
-    page = (Path(__file__).parents[2] / "docs/how-to/bad-answers.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guide/bad-answers.md").read_text()
     blocks = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     commands = [block for block in blocks if block.startswith("batchclient ")]
     assert len(commands) == 3

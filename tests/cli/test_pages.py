@@ -25,7 +25,7 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
-BENCH_BLOCKS, PROMPT_BLOCKS = blocks("guide/measure", "text"), blocks("how-to/system-prompt", "text")
+BENCH_BLOCKS = blocks("guide/measure", "text")
 ROWS_BLOCKS = blocks("reference/rows", "console")
 PIECES = [*" ,;'#\\\t\u2028", "", '"', '""', "\n", "\r\n", "a word", "é", "漢字", "🙂", "=1+1"]
 """Of texts that have all that a quoted value of CSV may have."""
@@ -148,7 +148,7 @@ def test_a_block_about_rows_goes_in_and_comes_out(run, block):
 
 @pytest.mark.parametrize("page", ["map-a-file", "night-job"])
 def test_the_blocks_of_a_page_run_one_after_the_other(run, page):
-    for block in blocks(f"how-to/{page}", "console"):
+    for block in blocks(f"guide/{page}", "console"):
         run(block)
 
 
@@ -188,19 +188,6 @@ def test_the_fields_of_the_status_and_of_an_export(cli, job):
     assert set(cells(MAP, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
 
 
-@pytest.mark.parametrize("command", PROMPT_BLOCKS, ids=["chat", "completion"])
-def test_a_command_of_the_page_about_system_prompts_runs(command, shell, server, tmp_path):
-    documents = [{"text": f"Bonjour {number}"} for number in range(50)]
-    write_rows(tmp_path / "here" / "in.jsonl", documents)
-    process = shell(f"set -e\n{command}")
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    assert server.requests < 25
-    rows = read_rows(tmp_path / "here" / "out.jsonl")
-    assert [row["text"] for row in rows] == [document["text"] for document in documents]
-    assert all(row.keys() == {"id", "text", "completion", "finish_reason", "usage"} for row in rows)
-
-
 def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, tmp_path):
     out, part = tmp_path / "here" / "out.jsonl", tmp_path / "here" / "out.jsonl.part"
     chosen = random.Random(7)
@@ -208,7 +195,7 @@ def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, t
     texts = ["".join(chosen.choices(PIECES, k=6)) + f" {number}" for number in range(1000)]
     with (tmp_path / "here" / "in.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
-    (loop,) = blocks("how-to/night-job", "text")
+    (loop,) = blocks("guide/night-job", "text")
     assert "sleep 60" in loop
     # So that it is not done before it is killed: all rows are some sixteen requests.
     server.set_faults("stall,after=8")

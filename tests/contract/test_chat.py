@@ -197,7 +197,7 @@ def test_leaving_a_stream_stops_the_server(server: Server) -> None:
 
 
 def test_a_streamed_list_is_the_servers_own_fault(server: Server) -> None:
-    # Should this fail on a newer server, lists of chats could be streamed: see docs/explanation/chat.md. The embedded
+    # Should this fail on a newer server, lists of chats could be streamed: see docs/guide/generate.md. The embedded
     # server answers whole, whatever is asked.
     body = {"model": server.model, "messages": TALKS[:2], "max_tokens": 5, "temperature": 0, "stream": True}
     reply = httpx.post(f"{server.base_url}/chat/completions/batch", json=body, timeout=60).json()

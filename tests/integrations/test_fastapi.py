@@ -1,4 +1,4 @@
-"""FastAPI: the pages' service has many users and one client a worker, under uvicorn and in the tests' own process."""
+"""FastAPI: the page's service has many users and one client a worker, under uvicorn and in the tests' own process."""
 
 import asyncio
 import importlib.metadata
@@ -24,10 +24,8 @@ pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-
 from fastapi.responses import StreamingResponse  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-PAGE, OPERATION = (
-    re.findall(r"^```py\n(.*?)^```", (ROOT / f"docs/how-to/{name}.md").read_text(), re.MULTILINE | re.DOTALL)
-    for name in ("fastapi", "fastapi-operation")
-)
+BLOCKS = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs/guide/fastapi.md").read_text(), re.MULTILINE | re.DOTALL)
+PAGE, OPERATION = BLOCKS[:2], BLOCKS[2:]
 SERVICE = "\n\n".join(PAGE)
 COUNTED = """
 import os

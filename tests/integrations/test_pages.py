@@ -13,12 +13,7 @@ from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {
-    "migrate": "langchain_openai",
-    "instructor": "instructor",
-    "litellm": "litellm",
-    "frameworks": "pydantic_ai",
-}
+PAGES = {"migrate": ("langchain_openai",), "libraries": ("instructor", "litellm", "pydantic_ai")}
 EXAMPLES = {
     "langchain_drop_in": ("langchain_openai", r"200 definitions and 200 vectors; (3[5-9]\d|400) of 400 calls shared"),
     "service": ("fastapi", r"\{200: \d+, 503: \d{3,4}(, 504: \d+)?\}"),
@@ -38,9 +33,9 @@ def run(*command):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_a_page_run(name, tmp_path):
-    needs(PAGES[name])
-    (page,) = ROOT.glob(f"docs/*/{name}.md")
-    blocks = BLOCK.findall(page.read_text())
+    for package in PAGES[name]:
+        needs(package)
+    blocks = BLOCK.findall((ROOT / f"docs/guide/{name}.md").read_text())
     assert blocks
     with EmbeddedServer("instant", model="m") as server, EmbeddedServer("instant", model="m") as other:
         for number, block in enumerate(blocks):
