@@ -4,6 +4,8 @@ Rules:
 - The first that holds counts: ``runaway``, ``filtered``, ``truncated``, ``reasoning_only``,
   ``empty``, ``ok``. Of several choices the first that is not ``ok`` counts.
 - A tool call is an answer, and so is a refusal in words. White space alone is none.
+- An answer that ended at its bound amid its reasoning, or before its first word, is
+  ``reasoning_only``: ``truncated`` is said of an answer alone.
 - A text that begins with ``<think>``, or has ``</think>`` and no ``<think>`` before it, is
   reasoning up to its last ``</think>``: so is an answer about the tag that begins or ends with it.
 - A call for at most four tokens, for exactly so many, or with ``ignore_eos`` has ``fixed_length``:
@@ -17,14 +19,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-__all__ = ["HEALTHS", "Health", "health_of", "is_runaway", "no_answers"]
+__all__ = ["HEALTHS", "Health", "as_it_came", "health_of", "is_cut_off", "is_runaway", "no_answers", "reasoning_in"]
 
 Health = Literal["ok", "truncated", "empty", "reasoning_only", "invalid", "filtered", "runaway"]
 """What an answer is.
 
 ``ok``; ``truncated``: ended at the bound; ``empty``: neither text nor a tool call;
-``reasoning_only``: reasoning, and no answer; ``invalid``: does not fit ``response_model``;
-``filtered``: the server held the answer back; ``runaway``: the text ends in a loop.
+``reasoning_only``: reasoning, and no answer, whether it ended or was cut off; ``invalid``: does not
+fit ``response_model``; ``filtered``: the server held the answer back; ``runaway``: the text ends in
+a loop.
 """
 HEALTHS: tuple[Health, ...] = get_args(Health)
 
@@ -47,29 +50,43 @@ def no_answers() -> dict[Health, int]:
 def health_of(answer: Any) -> Health:
     """Return the health of a ``Completion``; never ``invalid``, which only a schema can tell."""
     fixed_length = answer.fixed_length
-    for choice in answer.choices or _as_it_came(answer.reply):
+    for choice in answer.choices or as_it_came(answer.reply):
         text, reason = choice.text, choice.finish_reason
+        said = text.strip() if text else ""
+        is_closed = said.endswith("</think>")
+        begins = said.startswith("<think>") or (is_closed and "<think>" not in said.partition("</think>")[0])
+        answers = said and not (begins and (is_closed or "</think>" not in said))
         if reason != "stop":
             if not reason or reason in CUT_OFF:
                 if not fixed_length:
-                    if is_runaway(text or _reasoning(choice)):
+                    if is_runaway(text or reasoning_in(choice)):
                         return "runaway"
                     if reason:
-                        return "truncated"
+                        return "truncated" if answers or not _is_reasoning(choice, said) else "reasoning_only"
             elif reason == "repetition":
                 return "runaway"
             elif reason == "content_filter":
                 return "filtered"
-        said = text.strip() if text else ""
-        is_closed = said.endswith("</think>")
-        begins = said.startswith("<think>") or (is_closed and "<think>" not in said.partition("</think>")[0])
-        if said and not (begins and (is_closed or "</think>" not in said)):
+        if answers:
             continue
-        health: Health = "reasoning_only" if said or _reasoning(choice) else "empty"
+        health: Health = "reasoning_only" if said or reasoning_in(choice) else "empty"
         message = choice.message
         if message is None or not any(message.get(name) for name in _SAYS_SOMETHING):
             return health
     return "ok"
+
+
+def is_cut_off(answer: Any) -> bool:
+    """Whether a ``Completion`` ended at its bound: amid its answer, or amid its reasoning."""
+    health = answer.health
+    is_amid_reasoning = health == "reasoning_only" and not answer.fixed_length and answer.finish_reason in CUT_OFF
+    return health == "truncated" or is_amid_reasoning
+
+
+def _is_reasoning(choice: Any, said: str) -> bool:
+    """Whether a choice without an answer has reasoning, and no call of a tool."""
+    message = choice.message or {}
+    return bool(said or reasoning_in(choice)) and not any(message.get(name) for name in _SAYS_SOMETHING)
 
 
 def is_runaway(text: str) -> bool:
@@ -90,7 +107,8 @@ def is_runaway(text: str) -> bool:
     return probe.isspace() and text[-_LEAST_LOOP:].isspace()
 
 
-def _reasoning(choice: Any) -> str:
+def reasoning_in(choice: Any) -> str:
+    """Return the reasoning that stands beside a choice's text; empty: none does."""
     for said in (choice.message, choice.extra):
         if said:
             text = said.get("reasoning") or said.get("reasoning_content")
@@ -99,7 +117,7 @@ def _reasoning(choice: Any) -> str:
     return ""
 
 
-def _as_it_came(reply: Any) -> Iterator[Any]:
+def as_it_came(reply: Any) -> Iterator[Any]:
     """Yield the choices of a reply that is handed on as it came, in whatever form."""
     body = None if reply is None else reply.body
     choices = body.get("choices") if isinstance(body, dict) else None

@@ -61,7 +61,7 @@ from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._maps.turns import LongestFirst, TurnRow
 from batchclient._shell.runner import Runner
 from batchclient.errors import AnswerInvalid, CallAborted, ClientClosed, ConfigError
-from batchclient.health import Health
+from batchclient.health import Health, is_cut_off
 from batchclient.types import AnswerT, MapProgress, MapResult
 
 if TYPE_CHECKING:
@@ -560,7 +560,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def _resume(self, row: Row, kept: Record) -> bool:
         """Go on with a row that a journal has cut off; return whether there is a way."""
         assert self._runner is not None, "a row that is looked up is read"
-        if not self.repairs.goes_on or kept.health != "truncated":
+        is_whole = kept.health != "truncated" and (kept.completion is None or not is_cut_off(kept.completion))
+        if not self.repairs.goes_on or is_whole:
             return False
         request = self.repairs.resume(row, kept.completion, self._runner)
         if request is not None:

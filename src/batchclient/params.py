@@ -141,9 +141,12 @@ class CompletionParams(LikelihoodParams, total=False):
     - None: ``runaway``, the client's own. True: an answer that runs into a loop ends there.
     - None: ``expected_tokens``, the client's own: how long the answer will be. It decides when the
       call goes, and nothing about the answer.
+    - Each by its own name: ``thinking_tokens``, a bound on the reasoning before the answer;
+      ``max_tokens`` bounds the answer alone then, and has to be given.
     """
 
     max_tokens: int | None
+    thinking_tokens: int | None
     n: int | None
     runaway: bool
     expected_tokens: int | None
@@ -166,10 +169,13 @@ class ChatParams(_Sampling, total=False):
     - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too),
       ``add_generation_prompt``, ``continue_final_message``.
     - None: ``runaway`` and ``expected_tokens``, as for ``complete``.
+    - Each by its own name: ``thinking_tokens``, as for ``complete``; ``max_tokens`` may be left
+      out.
     """
 
     max_tokens: int | None
     max_completion_tokens: int | None
+    thinking_tokens: int | None
     n: int | None
     runaway: bool
     expected_tokens: int | None

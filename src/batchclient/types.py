@@ -69,6 +69,8 @@ class Usage:
         completion_tokens_estimated: the same of ``completion_tokens``.
         cached_tokens: of the prompt, those that the server had in its cache, where it told them of
             this call alone; else ``None``.
+        reasoning_tokens: of the completion, those of reasoning, where the server told them; of a
+            call with ``thinking_tokens`` else an estimate by the text. ``None``: not known.
     """
 
     prompt_tokens: int
@@ -76,6 +78,7 @@ class Usage:
     prompt_tokens_estimated: bool = False
     completion_tokens_estimated: bool = False
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
     @property
     def estimated(self) -> bool:

@@ -26,8 +26,9 @@ TABLE = {
         ("-" * 255, None, {}), ("hm</think>fine", "stop", {}), ("It ends with <think>hm</think>", "stop", {}),
     ],
     "truncated": [
-        ("cut", "length", {}), ("", "length", THOUGHT), (None, "length", CALL), (WORDS, "length", {}),
-        ("cut", "model_length", {}), ("cut", "max_tokens", {}),
+        ("cut", "length", {}), ("", "length", {}), (None, "length", CALL), (WORDS, "length", {}),
+        ("cut", "model_length", {}), ("cut", "max_tokens", {}), ("<think>hm</think> cut", "length", {}),
+        (None, "length", {**THOUGHT, **CALL}),
     ],
     "empty": [("", "stop", {}), (" \n\t", "stop", {}), (None, "stop", {"tool_calls": []})],
     "reasoning_only": [
@@ -35,6 +36,8 @@ TABLE = {
         ("<think>hm</think>\n\n", "stop", {}), ("hm</think>\n", "stop", {}),
         ("\n<think>hm", "stop", {}), (" <think>hm</think>", "stop", {}), ("hm</think>" + "\n" * 11, "stop", {}),
         ("hm</think> <think>hm</think>", "stop", {}),
+        # Cut off amid the reasoning, or before the answer's first word.
+        ("", "length", THOUGHT), ("<think>hm", "length", {}), ("<think>hm</think>\n", "length", {}),
     ],
     "filtered": [("", "content_filter", {}), ("a part", "content_filter", {})],
     "runaway": [

@@ -146,6 +146,17 @@ async def test_reasoning_in_a_text_is_no_message_to_go_on_with():
         assert server.bounds == [8, 16, 32]
 
 
+async def test_what_was_cut_off_amid_its_reasoning_goes_on_too(tmp_path):
+    thinks = lambda place: {0: "<think>", 12: "</think>"}.get(place, f" {place}")  # noqa: E731
+    (row,), _ = await mapped(Teller(says=thinks), truncated=0, journal=tmp_path / "j")
+    assert (row.answer.health, row.answer.finish_reason) == ("reasoning_only", "length")
+    for journal in (None, tmp_path / "j"):
+        server = Teller(says=thinks)
+        (row,), _ = await mapped(server, journal=journal)
+        assert (row.answer.health, row.answer.text.partition("</think>")[2]) == ("ok", STORY.partition(" 12")[2])
+        assert server.bounds == ([8, 16] if journal else [8, 8, 16])
+
+
 async def test_a_server_that_begins_another_message_is_asked_anew_in_the_same_try():
     message = {"role": "assistant", "content": None, "reasoning": "And so"}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": USAGE}

@@ -94,7 +94,10 @@ def batch_of(shape, *prompts, streamed=False, **fields):
 
 def sent(request, server=None):
     """The path and the body of what is sent; no name may be in it twice. Or the failure, if nothing is sent."""
-    wire = (server or request.server()).encode(request.batch())
+    batch, server = request.batch(), server or request.server()
+    if batch.shape.thinking_tokens is not None:
+        batch = server.asked(batch)
+    wire = batch if isinstance(batch, Failure) else server.encode(batch)
     if isinstance(wire, Failure):
         return wire
 
@@ -109,9 +112,12 @@ def sent(request, server=None):
 def refused(request, status, body, headers=None, wall_time=0.0, server=None):
     """What a server means with an error reply."""
     batch, server = request.batch(), server or request.server()
+    if batch.shape.thinking_tokens is not None:
+        batch = server.asked(batch)
     server.encode(batch)
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return server.failure(batch, status, headers or {}, body, wall_time)
+    failure = server.failure(batch, status, headers or {}, body, wall_time)
+    return failure if batch.shape.thinking_tokens is None else server.refused_budget(batch, failure)
 
 
 # What came -----------------------------------------------------------------------------------------------------------

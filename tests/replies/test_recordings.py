@@ -1,6 +1,7 @@
 """What real servers answered (``tests/wire``), read by the dialects."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,8 @@ ANSWERED = [
     name for name in recordings("vllm/plain_*", "vllm/stream_*", "vllm/chat_*")
     if "error" not in name and "bug" not in name
 ]
-REFUSED = recordings("vllm/error_*", "vllm/chat_error_*", "vllm/chat_batch_error_*")
+REFUSED = [name for name in recordings("vllm/error_*", "vllm/chat_error_*", "vllm/chat_batch_error_*")
+           if recording(name).status != 200]
 WORDS = [" name nameval64valiter", " butLE but butft but", "the444ir\n\n   "]
 FROM_LITELLM = ["268194c9 sky ray pin may cow", "de2abade dog lap orb dew oak", "69ef3db3 orb dew oak elm car"]
 CHAT_FROM_LITELLM = ["2f371a4d log her van car car"]
@@ -33,7 +35,9 @@ def test_every_prompt_of_a_recording_is_answered_with_its_own_choices(name):
         assert all(one.finish_reason in ("stop", "length") for one in answer.choices)
         assert answer.extra["id"].startswith("cmpl-" if found.asked.kind is Kind.COMPLETION else "chatcmpl-")
         if found.asked.kind is Kind.CHAT:
-            assert all(one.message == {"role": "assistant", "content": one.text} for one in answer.choices)
+            for one in answer.choices:
+                reasoning = {"reasoning": one.message["reasoning"]} if "reasoning" in one.message else {}
+                assert one.message == {"role": "assistant", "content": one.text or None, **reasoning}
     if "stream_list_two_events" in name:
         (told,) = [line for line in found.body.decode().splitlines() if '"choices":[]' in line]
         for count in ("prompt_tokens", "completion_tokens"):
@@ -89,7 +93,7 @@ RESULTS = {
     "transformers/plain_single": (WORDS[:1], [Usage(3, 6)]),
     "transformers/plain_single_stop_string": ([" nam"], None),
     "transformers/plain_single_stop_string_alone": ([" nam"], None),
-    "litellm/stream_single": (FROM_LITELLM[:1], [Usage(2, 6)]),
+    "litellm/stream_single": (FROM_LITELLM[:1], [Usage(2, 6, reasoning_tokens=0)]),
     # Zeros where no usage was asked for are no usage.
     "litellm/stream_single_no_usage": (FROM_LITELLM[:1], [None]),
     "litellm/stream_single_max_tokens_1": ([FROM_LITELLM[0][:8]], None),
@@ -214,6 +218,22 @@ def test_a_recorded_refusal_has_a_kind_and_a_clean_message(name):
         assert not (isinstance(prompt, str) and len(prompt) > 3 and prompt in failure.message)
 
 
+@pytest.mark.parametrize("name", ["error_thinking_budget_in_stream_unparsed", "chat_error_thinking_budget_unparsed",
+                                  "chat_error_thinking_budget_in_stream_unparsed", "error_thinking_budget_unparsed"])
+def test_a_budget_that_is_refused_is_learnt_whether_by_a_status_or_in_a_stream(name):
+    found = recording(f"vllm/{name}")
+    budget = {"thinking_tokens": found.asked.params["thinking_token_budget"], "max_tokens": 9}
+    request = replace(found.asked, params=budget)
+    server = request.server()
+    batch = server.asked(request.batch())
+    if found.status == 200:
+        failure = server.refused_budget(batch, read(found.asked, found.body).failure)
+    else:
+        failure = refused(request, found.status, found.body, server=server)
+    assert (failure.kind.name, failure.code, failure.status) == ("UNSUPPORTED", "no_thinking_budget", 400)
+    assert not server.takes_budget(request.batch().shape)
+
+
 @pytest.mark.parametrize(("name", "request_", "expected"), [
     ("transformers/error_stream_interval", asked("a", dialect=None), "FIELDS_REFUSED"),
     ("transformers/error_unknown_field", asked("a", dialect=None, streamed=False, no_such_field=1), "BAD_CALL"),
@@ -228,7 +248,10 @@ def test_a_recorded_refusal_of_another_server_is_known_for_what_it_is(name, requ
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in ANSWERED if "two_events" in name or "/plain_" in name])
+SENT = [name for name in ANSWERED if ("two_events" in name and "thinking" not in name) or "/plain_" in name]
+
+
+@pytest.mark.parametrize("name", SENT)
 def test_a_recorded_request_is_what_we_send(name):
     request = recording(name).asked
     given = request.params | {"prompt": list(request.prompts) if len(request.prompts) > 1 else request.prompts[0]}

@@ -8,7 +8,7 @@ from batchclient.dialects import DIALECTS, make_dialect
 from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.errors import ConfigError
 from tests.core import Failure, Kind
-from tests.replies.harness import LEFT_OUT, asked, chats, failure_like, fault, named, read, sent, user
+from tests.replies.harness import LEFT_OUT, asked, chats, failure_like, fault, named, read, refused, sent, user
 
 # fmt: off
 STREAM = {"stream": True, "stream_interval": 100_000,
@@ -25,6 +25,10 @@ ODD = ["größe ✓ \U0001f600", 'say "hi"\n\t\\', "\u2028\x00\x7f", ""]
 CALL = {"prompt": "a", "model": "tiny"}
 
 
+THINKING = {"thinking_tokens": 200, "max_tokens": 5}
+BUDGET = {"reasoning_budget_tokens": 200, "reasoning_budget_start_tag": "<think>",
+          "reasoning_budget_end_tags": ["</think>"], "reasoning_budget_message": ""}
+NOT_AT_ALL = {"enable_thinking": False, "thinking": False}
 GUIDED = {"guided_json": {"type": "object"}, "guided_regex": "a+", "guided_choice": ["a"], "guided_grammar": "root ::= x"}
 
 
@@ -86,6 +90,12 @@ def completions():
     yield ("TGI gets no top_p of 1, and the rest as it is",
            plain("a", dialect="tgi", top_p=1.0, temperature=0.0, max_tokens=3),
            CALL | {"temperature": 0.0, "max_tokens": 3})
+    yield ("vLLM's completions have its field for a budget, and room for the tags", plain("a", **THINKING),
+           CALL | {"thinking_token_budget": 200, "max_tokens": 207})
+    yield ("A caller's own field stands before it", plain("a", **THINKING, thinking_token_budget=9),
+           some(thinking_token_budget=9))
+    yield ("llama.cpp's other route has the budget, too", plain("a", dialect="llamacpp", no_such=1, **THINKING),
+           some(max_tokens=207, no_such=1, **BUDGET))
     yield "TGI gets another top_p", asked("a", dialect="tgi", top_p=0.9), some(top_p=0.9, stream=True)
 
 
@@ -101,6 +111,25 @@ CHATS = [
     ("An answer without a bound is told as long ones are", chats(), some(stream_interval=256)),
     *((f"An answer of {most} tokens is told {interval} at once", chats(max_tokens=most), some(stream_interval=interval))
       for most, interval in ((16, 100_000), (256, 100_000), (257, 256))),
+    ("vLLM's chats have its field for a budget", chats(streamed=False, **THINKING),
+     MESSAGE | {"thinking_token_budget": 200, "max_tokens": 207}),
+    ("A chat without a bound has none beside a budget", chats(streamed=False, thinking_tokens=200),
+     MESSAGE | {"thinking_token_budget": 200}),
+    ("Both names of a bound have room for the thinking",
+     chats(streamed=False, max_completion_tokens=7, max_tokens=None, **{"thinking_tokens": 20}),
+     MESSAGE | {"thinking_token_budget": 20, "max_completion_tokens": 29, "max_tokens": None}),
+    ("vLLM ends at once what is not to be thought at all", chats(streamed=False, thinking_tokens=0, max_tokens=5),
+     MESSAGE | {"thinking_token_budget": 0, "max_tokens": 7}),
+    ("No thinking is the template's switch, too",
+     chats(dialect="llamacpp", streamed=False, thinking_tokens=0, max_tokens=5),
+     MESSAGE | {"thinking_budget_tokens": 0, "max_tokens": 5, "chat_template_kwargs": NOT_AT_ALL}),
+    ("The caller's own switch stands before it",
+     chats(dialect="llamacpp", streamed=False, thinking_tokens=0, chat_template_kwargs={"thinking": True}),
+     some(chat_template_kwargs={"enable_thinking": False, "thinking": True})),
+    ("llama.cpp's chats have a field of their own", chats(dialect="llamacpp", streamed=False, **THINKING),
+     MESSAGE | {"thinking_budget_tokens": 200, "max_tokens": 207}),
+    ("trtllm-serve has what a template makes of it", chats(dialect="trtllm", streamed=False, **THINKING),
+     MESSAGE | {"chat_template_kwargs": {"thinking_budget": 200}, "max_tokens": 207}),
 ]
 LISTS_OF_CHATS = [
     ("A list of chats has nothing that lists lack", chats(2, streamed=False, solo=LABEL, max_tokens=30),
@@ -130,6 +159,8 @@ LLAMACPP = [
     ("llama.cpp gets OpenAI's fields by its own names",
      plain("a", dialect="llamacpp", max_tokens=5, repetition_penalty=1.1, seed=4, logprobs=0),
      {"prompt": "a", "stream": False, "n_predict": 5, "repeat_penalty": 1.1, "seed": 4, "n_probs": 1}),
+    ("llama.cpp's completions are told the tags, and a message, without which no tag is forced",
+     plain("a", dialect="llamacpp", **THINKING), {"prompt": "a", "stream": False, "n_predict": 207, **BUDGET}),
 ]
 ROUTES = {
     "/v1/completions": completions(), "/v1/chat/completions": CHATS, "/v1/chat/completions/batch": LISTS_OF_CHATS,
@@ -160,6 +191,10 @@ UNSENT = [
     *((f"{name} is not known to heed {old}, and is not asked", asked("a", dialect=name, **{old: value}), old)
       for name in DIALECTS if name not in ("vllm", "tei") for old, value in GUIDED.items()),
     ("Nor for a chat", chats(dialect="openai", guided_json={}), "guided_json"),
+    *((f"{name} has no field for a budget, and is sent nothing", asked("a", dialect=name, **THINKING), "thinking_tokens")
+      for name in ("sglang", "tgi", "trtllm", "openai", None)),
+    *((f"{name} has none for a chat's budget", chats(dialect=name, **THINKING), "thinking_tokens")
+      for name in ("sglang", "tgi", "openai", None)),
 ]
 
 
@@ -178,6 +213,40 @@ def test_a_vllm_that_is_known_to_be_old_gets_a_form_by_the_names_that_it_has(ver
     is_old = version in ("0.10.2", "0.9.1")
     form = {"guided_regex": "a+"} if is_old else {"structured_outputs": {"regex": "a+"}}
     assert body == {"prompt": "a", "model": "tiny", **form}
+
+
+@pytest.mark.parametrize("version", ["0.18.1", "0.9.1", "0.19.0", "0.32.0", "0.1.dev1"])
+def test_a_vllm_that_drops_a_budget_is_not_sent_one(version):
+    wire = sent(plain("a", **THINKING), make_dialect("vllm", lacks=ServerFacts("vllm", version).lacks))
+    assert isinstance(wire, Failure) == (version in ("0.18.1", "0.9.1"))
+
+
+def test_an_sglang_that_was_started_for_it_has_a_budget_beside_the_callers_own_parameters():
+    has = ServerFacts("sglang", bounds_thinking=True).has
+    request = chats(dialect="sglang", streamed=False, custom_params={"a": 1}, **THINKING)
+    _, body = sent(request, make_dialect("sglang", has=has))
+    assert (body["custom_params"], body["max_tokens"]) == ({"thinking_budget": 200, "a": 1}, 207)
+    assert isinstance(sent(request, make_dialect("sglang", has=ServerFacts("sglang").has)), Failure)
+
+
+def test_the_tag_of_a_budget_is_the_templates_or_the_prompts():
+    llamacpp = make_dialect("llamacpp", thinks_in="[THINK]")
+    _, body = sent(plain("a", dialect="llamacpp", **THINKING), llamacpp)
+    assert (body["reasoning_budget_start_tag"], body["reasoning_budget_end_tags"]) == ("[THINK]", ["[/THINK]"])
+    assert "generation_prompt" not in body
+
+
+def test_a_refused_budget_is_sent_no_more():
+    server = make_dialect("vllm")
+    words = {"error": {"message": "thinking_token_budget is set but reasoning_config is not configured."}}
+    failure = refused(chats(streamed=False, **THINKING), 400, words, server=server)
+    assert (failure.kind.name, failure.code) == ("UNSUPPORTED", "no_thinking_budget")
+    assert isinstance(sent(chats(**THINKING), server), Failure)
+    _, body = sent(chats(streamed=False, thinking_tokens=0), server)
+    assert body == MESSAGE | {"chat_template_kwargs": NOT_AT_ALL}
+    # A caller's own field of the name is the caller's.
+    mine = refused(chats(streamed=False, thinking_token_budget=3), 400, words, server=make_dialect("vllm"))
+    assert mine.kind.name == "BAD_CALL"
 
 
 def test_a_server_without_lists_of_chats_says_so_itself():

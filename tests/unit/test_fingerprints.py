@@ -52,6 +52,22 @@ class Guise:
         return parts[0].status, dict(parts[0].headers), b"".join(part.body for part in parts)
 
 
+def test_a_server_shows_whether_it_bounds_a_models_thinking_and_by_which_tag():
+    models = page(data=[{"id": "m", "owned_by": "sglang"}])
+    for told, has in (
+        ({"enable_strict_thinking": True, "reasoning_parser": "qwen3"}, True),
+        ({"enable_strict_thinking": True, "reasoning_parser": None}, False),
+        ({"enable_strict_thinking": "yes", "reasoning_parser": "qwen3"}, False),
+        ({}, False),
+    ):
+        facts, _ = find({"/v1/models": models, "/server_info": page(version="0.5.23", **told)})
+        assert (facts.dialect, "thinking_budget" in facts.has) == ("sglang", has)
+    models = page(data=[{"id": "m", "owned_by": "llamacpp"}])
+    for template, tag in (("a [THINK] b", "[THINK]"), ("{{ messages }}", ""), (None, "")):
+        facts, _ = find({"/v1/models": models, "/props": page(total_slots=4, chat_template=template)})
+        assert (facts.dialect, facts.thinks_in) == ("llamacpp", tag)
+
+
 def test_a_server_that_takes_no_lists_is_known_by_its_header_or_by_its_models():
     python = {"server": "BaseHTTP/0.6 Python/3.12.1"}
     for headers, card, why in (

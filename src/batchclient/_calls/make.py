@@ -16,10 +16,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from json import dumps
+from json import dumps, loads
 from typing import TYPE_CHECKING, Any
 
-from batchclient._calls.call import PLAIN, Call
+from batchclient._calls.call import PLAIN, Call, Manner
 from batchclient._calls.inputs import (
     BYTES_PER_TOKEN,
     HIGHEST_PRIORITY,
@@ -89,6 +89,9 @@ class CallMaker:
         self._of_lanes: dict[tuple[Any, ...], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
         self._of_models: dict[tuple[Shape, bytes], Shape] = {}
+        self._of_tags: dict[tuple[Shape, str], Shape] = {}
+        self.closings: dict[tuple[str, str], tuple[int, ...]] = {}
+        """Token ids of texts that end a model's thinking, by model and text."""
 
     def make(self, call: Call, waiter: Waiter | None, now: float, *, from_grant: bool = False) -> Request:
         """Return the request of one call.
@@ -138,6 +141,8 @@ class CallMaker:
         is_plain = manner is PLAIN and tenant is None and session is None and not priority
         if not is_plain or type(priority) is not int:
             shape = self._in_lane(shape, call)
+        if shape.thinking_tokens is not None and isinstance(item, str):
+            shape = self._opened(shape, item)
         seconds = self._timeout_s if timeout_s is NOT_GIVEN else self.seconds(timeout_s)
         deadline = None if seconds is None or from_grant else now + seconds
         request = Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
@@ -145,6 +150,31 @@ class CallMaker:
         if from_grant:
             request.timeout_s = seconds
         return request
+
+    def make_again(self, request: Request, item: Any, fields: dict[str, Any], now: float) -> Request:
+        """Return a call's request of another input and other fields, with the same waiter and time."""
+        shape = request.shape
+        fields |= {**loads(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
+        model = fields.pop("model")
+        call = Call(
+            shape.kind,
+            item,
+            {"extra_body": fields},
+            None if shape.any_model else model,
+            None,
+            shape.priority,
+            shape.tenant,
+            shape.session,
+            manner=Manner(
+                own_label=shape.alone_reason == "labels",
+                tells_priority=shape.tells_priority,
+                home=shape.home,
+                budget=shape.budget,
+            ),
+        )
+        made = self.make(call, request.waiter, now)
+        made.deadline, made.timeout_s = request.deadline, request.timeout_s
+        return made
 
     def check(self, call: Call, method: str | None = None) -> Shape:
         """Check the arguments that all calls of a map share, perhaps before the model is known.
@@ -212,6 +242,21 @@ class CallMaker:
                 self._of_models.clear()
             known = replace(shape, key=names + shape.key, answer_key=names + shape.answer_key, any_model=True)
             self._of_models[shape, names] = known
+        return known
+
+    def _opened(self, shape: Shape, prompt: str) -> Shape:
+        """Return the shape of the same calls whose prompts end as this one: perhaps amid thinking."""
+        from batchclient.dialects._thinking import opened_by  # few calls have a budget
+
+        tag = opened_by(prompt)
+        if not tag:
+            return shape
+        known = self._of_tags.get((shape, tag))
+        if known is None:
+            if len(self._of_tags) >= _SHAPES_REMEMBERED:
+                self._of_tags.clear()
+            known = replace(shape, key=f"{tag}!".encode() + shape.key, answer_key=shape.answer_key, opened=tag)
+            self._of_tags[shape, tag] = known
         return known
 
     def found_model(self, name: str) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Cancelled, Request, RequestState, Submitted, Woke
+from batchclient._core.messages import Request, RequestState, Submitted, Woke
 from batchclient._core.outcomes.errors import copy_of
 from batchclient._core.scheduler import Scheduler
 from batchclient._shell.backend import Cancellable
@@ -176,7 +176,7 @@ class SharingRunner(Runner):
     def _abandon(self, carrier: Request) -> None:
         """End a generation, unless somebody waits for it."""
         if not carrier.waiter:
-            self.tell(Cancelled(carrier))
+            super().leave(carrier)
 
 
 def _extend(carrier: Request, request: Request, now: float) -> None:

@@ -293,6 +293,7 @@ class Engine:
             on_model=self.calls.found_model,
             bounds_connect=self.settings.http.connect_timeout_s is NOT_GIVEN,
             tracing=tracing,
+            think=self._think,
         )
         self.calls.lengths.restart(len(self.endpoints))
         self.calls.endpoints = self.endpoints
@@ -303,6 +304,13 @@ class Engine:
         if self._paused:
             runner.tell(Paused())
         return runner
+
+    def _think(self, runner: Runner, request: Request, may_wait: bool) -> None:  # noqa: FBT001
+        """Take on a call with a budget for thinking."""
+        from batchclient._calls.thinking import Thinking  # few calls have one
+
+        asks = self.connections.asks_first()
+        Thinking(runner, request, self.calls, asks=asks, may_wait=may_wait).begin()
 
     def make_core(self) -> Scheduler:
         """Return a fresh core for the servers of now."""
@@ -403,7 +411,13 @@ class Engine:
                 reused=runner.reused,
                 wasted_tokens=statistics.wasted_tokens + runner.wasted_tokens,
                 regained_tokens=runner.regained_tokens,
-                health={**health, "ok": health["ok"] - runner.invalid, "invalid": runner.invalid},
+                reasoning_tokens=runner.thinking_watch.tokens,
+                over_thinking_budget=runner.thinking_watch.over,
+                health={
+                    **{kind: count - runner.parts[kind] for kind, count in health.items()},
+                    "ok": health["ok"] - runner.invalid - runner.parts["ok"],
+                    "invalid": runner.invalid,
+                },
             )
 
         return runner.between_steps(read)

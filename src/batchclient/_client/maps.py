@@ -381,29 +381,9 @@ async def _prepare(engine: Engine, job: MapJob, runner: Runner) -> None:
 
 def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, Any]) -> Request:
     """Make a row's request of another input and other fields."""
-    shape, runner = request.shape, engine.runner
+    runner = engine.runner
     assert runner is not None, "a row with a request has a runner"
-    fields |= {**loads(b"{%b}" % request.solo_fields), "runaway": shape.guarded}
-    model = fields.pop("model")
-    call = Call(
-        shape.kind,
-        item,
-        {"extra_body": fields},
-        None if shape.any_model else model,
-        None,
-        shape.priority,
-        shape.tenant,
-        shape.session,
-        manner=Manner(
-            own_label=shape.alone_reason == "labels",
-            tells_priority=shape.tells_priority,
-            home=shape.home,
-            budget=shape.budget,
-        ),
-    )
-    made = engine.calls.make(call, request.waiter, runner.backend.now())
-    made.deadline, made.timeout_s = request.deadline, request.timeout_s
-    return made
+    return engine.calls.make_again(request, item, fields, runner.backend.now())
 
 
 def _look_ahead(engine: Engine) -> int:

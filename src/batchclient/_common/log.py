@@ -80,6 +80,10 @@ _ALL = (
     Event("messages_left", _WARNING, (), "a worker ends without Redis; other workers get its messages later"),
     Event("servers_ill", _WARNING, ("reason",), "a worker's calls fail in a row; one message at a time is tried"),
     Event("map_late", _WARNING, ("late_s",), "a map will end later than its `finish_by_s`; said once"),
+    Event(
+        "thinking_ignored", _WARNING, ("endpoint", "tokens", "allowed"),
+        "a server's model thinks longer than `thinking_tokens` allows; said once, with what helps there",
+    ),
     Event("no_guest", _WARNING, ("reason",), "a server shows no load: `finish_by_s` goes as usual; said once"),
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),

@@ -95,6 +95,9 @@ class Shape:
         any_model: the calls name no model, and each server is asked for its own. Part of the key.
         budget: bounds what the calls' job spends at servers with a price. Part of the key.
         numbers: how the calls become batches, where a view says it. Part of the key.
+        thinking_tokens: of reasoning, at most, within ``max_output_tokens``; ``None``: no bound is
+            asked for. The body has the caller's own fields, until the server is known.
+        opened: the tag by which the prompts have begun to think; empty: none. Part of the key.
     """
 
     key: bytes
@@ -125,6 +128,8 @@ class Shape:
     any_model: bool = False
     budget: Budget | None = None
     numbers: BatchingNumbers | None = None
+    thinking_tokens: int | None = None
+    opened: str = ""
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
     """The model and kind: what a server may refuse to all such calls."""
 

@@ -168,6 +168,10 @@ class Statistics:
         lost_tokens: of answers which had come in part, or whole in a reply that could not be used,
             when their attempt failed and was made again. Of a stream they are the output tokens
             that had come, of a whole reply all that its usage tells. They are in no other count.
+        reasoning_tokens: of answers to calls with ``thinking_tokens``, by the server's count or an
+            estimate.
+        over_thinking_budget: those answers whose reasoning was longer than that by more than a
+            fifth: their server ignores it.
         histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
         outcomes: requests that ended, by endpoint (base URL; ``"other"`` for those removed before
             the last 64), kind of call and outcome.
@@ -219,6 +223,8 @@ class Statistics:
     changes: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     health: Mapping[Health, int] = field(default_factory=no_answers)
     lengths: LengthStatistics = field(default_factory=LengthStatistics)
+    reasoning_tokens: int = 0
+    over_thinking_budget: int = 0
 
 
 _NUMBERS = (

@@ -119,7 +119,10 @@ class FailIf:
 
     def _broken(self, bound: _Bound, *, is_early: bool) -> TooManyBadRows:
         rows = f"{'the first ' if is_early else ''}{self._rows:,} rows"
-        error = TooManyBadRows(f"{bound.rule}: {bound.count:,} of {rows} ({100 * bound.count / self._rows:.3g} %)")
+        told = f"{bound.rule}: {bound.count:,} of {rows} ({100 * bound.count / self._rows:.3g} %)"
+        if bound.bit == _BITS["reasoning_only"]:
+            told += "; thinking_tokens bounds the thinking, and leaves room for the answer"
+        error = TooManyBadRows(told)
         error.rule, error.count, error.rows, error.is_early = bound.rule, bound.count, self._rows, is_early
         return error
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from batchclient.errors import BadRequest
+from batchclient.health import is_cut_off
 from batchclient.types import Completion, MapResult
 
 __all__ = ["UNUSABLE", "Kind", "Kinds", "kind_of", "message_of"]
@@ -48,9 +49,9 @@ class Kinds:
         examples: of each kind and health the first row: its place, and why it failed.
         refusal: why a row failed that has waited in vain for a key or a model by which others of
             its model had answers, with its place; empty: none has.
-        longest: output tokens of the longest truncated answer. Several answers of a list may share
-            an estimate.
-        is_mendable: whether a truncated answer can go on: it is one alone.
+        longest: output tokens of the longest answer that was cut off. Several answers of a list may
+            share an estimate.
+        is_mendable: whether such an answer can go on: it is one alone.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class Kinds:
         self.bad[health] += 1
         self.examples.setdefault(health, (_place_of(result), ""))
         answer = result.answer if result.error is None else getattr(result.error, "completion", None)
-        if health == "truncated" and isinstance(answer, Completion):
+        if isinstance(answer, Completion) and is_cut_off(answer):
             self.longest = max(self.longest, (answer.output_tokens or 0) // max(1, len(answer.choices)))
             self.is_mendable |= len(answer.choices) == 1
 

@@ -19,14 +19,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from json import loads
 from typing import TYPE_CHECKING, Any
 
+from batchclient._calls.going_on import add_bound, continued, joined, kept, unfit
 from batchclient._core.kinds import Kind
 from batchclient._maps.repair import BOUNDS, Repair
 from batchclient._maps.row import Cut, Row
 from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed
+from batchclient.health import is_cut_off
 from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
     from batchclient._shell.runner import Runner
 
 __all__ = ["Repairs"]
-
-_ANEW = frozenset(
-    {
-        "bad_words", "best_of", "echo", "ebnf", "frequency_penalty", "functions", "grammar", "guided_choice",
-        "guided_grammar", "guided_json", "guided_regex", "json_schema", "logprobs", "presence_penalty", "prompt_embeds",
-        "prompt_logprobs", "regex", "response_format", "stop", "stop_regex", "structured_outputs", "suffix", "tools",
-        "top_logprobs", "truncate", "truncate_prompt_tokens", "use_beam_search",
-    }
-)  # fmt: skip
-"""With these fields an answer is not the text that follows the prompt and the text so far. For
-``stop``, ``bad_words`` and penalties a server looks at its own output alone."""
 
 
 class Repairs:
@@ -93,7 +83,7 @@ class Repairs:
                 runner.wasted_tokens += _tokens_of(answer)
                 return self._anew(cut, runner)
             cut.answer = None
-        if row.request is None or getattr(answer, "health", None) != "truncated":
+        if row.request is None or not isinstance(answer, Completion) or not is_cut_off(answer):
             return answer
         if cut is None:
             row.cut = cut = Cut(row.request, None)
@@ -139,10 +129,10 @@ class Repairs:
         names = [name for name in BOUNDS if fields.get(name) is not None]
         begun = None if cut.whole or answer is None else _going_on(item, fields, answer, shape.kind, runner)
         cut.goes_on = begun is not None
-        if cut.goes_on and type(least := fields.get("min_tokens")) is int:
-            fields["min_tokens"] = max(0, least - made)
         cut.asked = goal - made if cut.goes_on else goal
-        fields |= dict.fromkeys(names or ["max_tokens"], cut.asked)
+        thinking = fields.pop("thinking_tokens", 0) if cut.goes_on else fields.get("thinking_tokens", 0)
+        # Beside a budget for thinking, a bound is the answer's alone.
+        add_bound(fields, names, max(1, cut.asked - (0 if cut.goes_on else thinking)), made if cut.goes_on else 0)
         return self._make(first, begun if cut.goes_on else item, fields)
 
 
@@ -161,34 +151,16 @@ def _tokens_of(answer: Completion) -> int:
 def _going_on(item: Any, fields: dict[str, Any], answer: Completion, kind: Kind, runner: Runner) -> Any:
     """Return the input that goes on with an answer, its fields changed; ``None``: there is none."""
     (choice,) = answer.choices
-    if any(fields.get(name) not in (None, False, []) for name in _ANEW) or choice.logprobs is not None:
+    if unfit(fields) or choice.logprobs is not None:
         return None
-    if fields.get("repetition_penalty") not in (None, 1):
-        return None
-    ids, text = choice.token_ids, _kept(choice)
+    ids, text = choice.token_ids, kept(choice)
     if kind is Kind.COMPLETION:
         if isinstance(item, str):
             return None if ids is not None or not text else item + text
         return None if ids is None else [*item, *ids]
     if not runner.servers.continues_chats or ids is not None or not text or _says_more(choice):
         return None
-    if fields.get("continue_final_message"):
-        begun = item[-1].get("content")
-        return [*item[:-1], {**item[-1], "content": begun + text}] if isinstance(begun, str) else None
-    if fields.get("add_generation_prompt") is False:
-        return None
-    fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return [*item, {"role": "assistant", "content": text}]
-
-
-def _kept(choice: Choice) -> str:
-    """Return the text that is gone on with.
-
-    Half a character at the end is none yet, and blanks at the end of a chat may be cut off by its
-    template: the model writes both again.
-    """
-    text = choice.text.rstrip("\ufffd")
-    return text if choice.message is None else text.rstrip()
+    return continued(item, fields, text)
 
 
 def _says_more(choice: Choice) -> bool:
@@ -204,27 +176,7 @@ def _joined(first: Completion, last: Completion) -> Completion | None:
     (begun,), (ended,) = first.choices, last.choices
     if _says_more(ended):
         return None
-    text = _kept(begun) + ended.text
+    text = kept(begun) + ended.text
     message = None if ended.message is None else {**ended.message, "content": text}
     ids = None if begun.token_ids is None else begun.token_ids + (ended.token_ids or ())
-    extra = {**begun.extra, **ended.extra}
-    choice = replace(ended, text=text, token_ids=ids, message=message, extra=extra)
-    usage, begun_tokens, ended_tokens = None, first.output_tokens, last.output_tokens
-    if first.usage is not None and last.usage is not None:
-        # The prompt is the first's.
-        usage = replace(
-            first.usage,
-            completion_tokens=first.usage.completion_tokens + last.usage.completion_tokens,
-            completion_tokens_estimated=first.usage.completion_tokens_estimated
-            or last.usage.completion_tokens_estimated,
-        )
-    return replace(
-        last,
-        choices=(choice,),
-        usage=usage,
-        counted_tokens=None if begun_tokens is None or ended_tokens is None else begun_tokens + ended_tokens,
-        attempts=first.attempts + last.attempts,
-        queued_s=first.queued_s,
-        time_to_first_token_s=first.time_to_first_token_s,
-        fixed_length=first.fixed_length,
-    )
+    return joined(first, last, text, message, ids)

@@ -75,6 +75,8 @@ _OWN = ("model", "timeout_s", "priority")
 """Parameters of a row that are arguments of its call."""
 _SESSION: Any = ("session",)
 """The key of a row's session while its parameters are read: a column of that name is data."""
+_DATA = {"params", "thinking_tokens"}
+"""Columns that are no parameters by themselves: a job's data may well have the second."""
 _SPECIAL = frozenset({*_OWN, "extra_body"})
 _BOUNDS = frozenset({"max_tokens", "max_completion_tokens"})
 """Two names of one bound."""
@@ -347,7 +349,7 @@ class RowCalls:
     def _looked_for_by(self, call: str) -> frozenset[str]:
         names = self._looked_for.get(call)
         if names is None:
-            self._looked_for[call] = names = frozenset(parameter_types(call).keys() - self._used - {"params"})
+            self._looked_for[call] = names = frozenset(parameter_types(call).keys() - self._used - _DATA)
         return names
 
     def _found_in(self, row: Mapping[str, Any], call: str) -> list[str]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -25,6 +26,7 @@ from batchclient._core.messages import Answered, Batch, Event, Failure, RatesRep
 from batchclient._shell.backend import Backend
 from batchclient._shell.faults import from_transport
 from batchclient._shell.log import EndpointLog
+from batchclient._shell.thinking import ThinkingWatch
 from batchclient.errors import (
     BatchClientError,
     ConnectionLost,
@@ -45,6 +47,7 @@ __all__ = ["BodyTimeouts", "Exchanges"]
 _LONGEST_ERROR_BODY = 65_536
 _SHORTEST_CONNECT_S = 1.0
 _SAYS_NOTHING = (204, 205)
+_Look = Callable[[list[tuple[int, Completion]]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Exchanges:
         tell: tells the core of an event.
         body_timeouts: for the rest of a known reply.
         endpoint_log: logs events of endpoints.
+        thinking: looks at the answers to calls with a budget for thinking.
     """
 
     def __init__(
@@ -84,11 +88,13 @@ class Exchanges:
         tell: Callable[[Event], None],
         body_timeouts: BodyTimeouts,
         endpoint_log: EndpointLog,
+        thinking: ThinkingWatch,
         *,
         bounds_connect: bool = False,
     ) -> None:
         self._bounds_connect = bounds_connect
         self._log = endpoint_log
+        self._thinking = thinking
         self._backend = backend
         self._body_timeouts = body_timeouts
         self._servers = servers
@@ -120,6 +126,12 @@ class Exchanges:
         dialect, now = server.dialect, self._backend.now
         sent_at = batch.wire.read_at = now()
         asked = batch if server.model is None else server.asked(batch, server.model)
+        look: _Look | None = None
+        if batch.shape.thinking_tokens is not None:
+            in_its_fields = dialect.asked(asked)
+            if isinstance(in_its_fields, Failure):
+                return in_its_fields
+            asked, look = in_its_fields, partial(self._thinking.look, batch, dialect=dialect)
         request = dialect.encode(asked)
         if isinstance(request, Failure):
             return request
@@ -132,7 +144,7 @@ class Exchanges:
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
-        pending = _Pending(self._backend, self._tell, batch, server.model)
+        pending = _Pending(self._backend, self._tell, batch, server.model, look)
         verbatim = batch.shape.verbatim
         decoder: ReplyDecoder | None = None
         try:
@@ -140,6 +152,8 @@ class Exchanges:
                 body = await self._read_some(response, batch)
                 failed = dialect.failure(asked, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
+                if look is not None:
+                    failed = dialect.refused_budget(asked, failed)
                 if not verbatim:
                     return failed
                 # The body of a failed list may speak of others' prompts.
@@ -162,6 +176,9 @@ class Exchanges:
             answers, failure = decoder.end(now())
             if server.model is not None:
                 _name(answers, server.model)
+            if look is not None:
+                look(answers)
+                failure = None if failure is None else dialect.refused_budget(asked, failure)
             if batch.shape.to_caller:
                 # The last event may have come without its blank line.
                 await self._hand_out(decoder, batch.requests[0].waiter, ended=True)
@@ -306,13 +323,21 @@ class _Pending:
     would cost more than parsing the event. The loop's next turn comes when the socket is empty.
     """
 
-    __slots__ = ("_answers", "_backend", "_batch", "_model", "_tell", "added")
+    __slots__ = ("_answers", "_backend", "_batch", "_look", "_model", "_tell", "added")
 
-    def __init__(self, backend: Backend, tell: Callable[[Event], None], batch: Batch, model: str | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        tell: Callable[[Event], None],
+        batch: Batch,
+        model: str | None,
+        look: _Look | None,
+    ) -> None:
         self._backend = backend
         self._tell = tell
         self._batch = batch
         self._model = model
+        self._look = look
         self._answers: list[tuple[int, Completion]] = []
         self.added = 0
         """Answers so far, told or not."""
@@ -322,6 +347,8 @@ class _Pending:
             self._backend.call_soon(self.flush)
         if self._model is not None:
             _name(answers, self._model)
+        if self._look is not None:
+            self._look(answers)
         self._answers += answers
         self.added += len(answers)
 

@@ -18,7 +18,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context
@@ -66,6 +66,7 @@ from batchclient._shell.log import Decision, EndpointLog
 from batchclient._shell.pages import Page, PageTimes
 from batchclient._shell.servers import DialectChoice, ServerInfo, Servers, info_of
 from batchclient._shell.tasks import Tasks
+from batchclient._shell.thinking import ThinkingWatch
 from batchclient.errors import BatchClientError, ClientClosed
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from batchclient._core.limits.control import Limit
     from batchclient._shell.model_question import ModelQuestion
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
+    from batchclient.health import Health
 
 __all__ = ["Runner"]
 
@@ -103,6 +105,7 @@ class Runner:
         body_timeouts: for the rest of a known reply.
         page_times: when servers are asked for pages beside the calls.
         tracing: makes spans, if any are made.
+        think: takes on a call with a budget for thinking.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Runner:
         page_times: PageTimes = _PAGE_TIMES,
         bounds_connect: bool = False,
         tracing: Tracing | None = None,
+        think: Callable[[Runner, Request, bool], None] | None = None,
     ) -> None:
         self.backend = backend
         self.core: Core = core
@@ -154,6 +158,11 @@ class Runner:
         """Output tokens of answers that were cut off, and gone on with."""
         self.invalid = 0
         """Answers that do not fit ``response_model``, and have no other fault."""
+        self.parts: Counter[Health] = Counter()
+        """Parts of answers whose thinking was stopped: the core has counted each as an answer."""
+        self._think = think
+        self.thinking: dict[Request, Callable[[], None]] = {}
+        """Of calls with a budget for thinking that are under way: what ends them."""
         self._wishes: dict[object, bool] = {}
         """Of maps that have to end in time: whether they may be guests."""
         self._drained = anyio.Event()
@@ -174,6 +183,9 @@ class Runner:
             self.servers.add(transport, {page: of_page[place] for page, of_page in pages.items()})
         self._watches_load = Page.LOAD in pages
         self._watched = shared.under_way
+        self.thinking_watch: ThinkingWatch = ThinkingWatch(
+            self._log, lambda endpoint, what, why: self._decided(self._url_of(endpoint), what, why)
+        )
         exchanges = Exchanges(
             backend,
             self.servers,
@@ -181,6 +193,7 @@ class Runner:
             self.tell,
             body_timeouts,
             self._log,
+            self.thinking_watch,
             bounds_connect=bounds_connect,
         )
         self._attempts = Attempts(exchanges, self.servers, policy, backend.now, on_failure, self.tell, self._log)
@@ -224,6 +237,9 @@ class Runner:
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; the waiter is set at the end."""
+        if request.shape.thinking_tokens is not None and self._think is not None:
+            self._think(self, request, may_wait)
+            return
         if not self._due_now:
             self.backend.note_work()
         self._step(Submitted(request, may_wait), self._now())
@@ -235,6 +251,8 @@ class Runner:
 
     def leave(self, request: Request) -> None:
         """Note that the caller waits no more; without effect on a request never submitted."""
+        if (end := self.thinking.pop(request, None)) is not None:
+            end()
         if request.state not in (RequestState.NEW, RequestState.DONE):
             self.tell(Cancelled(request))
 

@@ -107,7 +107,7 @@ class DialectChoice:
         """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""
         # An unknown server may be a gateway in front of any other. The assumed dialect learns by
         # refusals, and so can do no less than a dialect that asks for nothing.
-        dialect = make_dialect(self.given or facts.known, self.secrets, facts.lacks)
+        dialect = make_dialect(self.given or facts.known, self.secrets, facts.lacks, facts.has, facts.thinks_in)
         caps = dict(dialect.caps)
         for kind, cap in facts.caps.items():
             # A 1 is no number of the server's: such lists are absent, or cannot be told apart.
@@ -227,6 +227,10 @@ class Servers(dict[int, Server]):
     def continues_chats(self) -> bool:
         """Whether every server is known to go on with a conversation's last message."""
         return all(server.dialect.continues_chats for server in self.values())
+
+    def without_budget(self, shape: Shape) -> list[Dialect]:
+        """Return the dialects of the servers that have no field for a call's ``thinking_tokens``."""
+        return [server.dialect for server in self.values() if not server.dialect.takes_budget(shape)]
 
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if

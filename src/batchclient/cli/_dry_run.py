@@ -31,6 +31,7 @@ from batchclient.cli._progress import written_time
 from batchclient.cli._refusal import in_options
 from batchclient.cli._words import printable
 from batchclient.client import BatchClient
+from batchclient.dialects._thinking import room_for
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
 from batchclient.rows import check_call
@@ -334,9 +335,16 @@ def most_of(call: str, params: Mapping[str, Any], retries: Mapping[str, Any]) ->
     n = n if type(n) is int else 1
     if not bounds:
         return None
+    bound = max(bounds) + thinking_room(given)
     # An answer that is cut off goes on where it is one alone.
-    most = retries.get("max_tokens") or max(bounds) << retries.get("truncated", 0)
-    return most if n == 1 else n * max(bounds)
+    most = retries.get("max_tokens") or bound << retries.get("truncated", 0)
+    return most if n == 1 else n * bound
+
+
+def thinking_room(params: Mapping[str, Any]) -> int:
+    """Return the output tokens that the thinking before an answer may take."""
+    budget = params.get("thinking_tokens")
+    return room_for(budget) if type(budget) is int else 0
 
 
 def written(made: RowCall) -> tuple[bytes, str]:

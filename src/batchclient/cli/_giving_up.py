@@ -126,7 +126,7 @@ class GivingUp:
 
     def break_bound(self, broken: TooManyBadRows) -> None:
         """End the job for a bound of ``--fail-if``."""
-        self.end = End(Status.STOPPED, f"stopped: --fail-if {broken}", without=" without the bound")
+        self.end = End(Status.STOPPED, f"stopped: --fail-if {in_options(str(broken))}", without=" without the bound")
 
     def decline(self) -> None:
         """End the job after its pilot, as somebody has said."""

@@ -16,12 +16,12 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from batchclient import BatchClient, MapResult, Statistics
+from batchclient import BatchClient, Decision, MapResult, Statistics
 from batchclient._maps.kinds import UNUSABLE, Kinds
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
@@ -86,7 +86,7 @@ class Job:
         output_error: why the output took no more rows, if so.
         signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
         fault: why the input failed, if so.
-        statistics: the client's at the end.
+        statistics, story: the client's at the end.
         seconds: that the job took.
         worked_s: of them, those since the first request to a server that is there.
         spent: the cost, if the price is known.
@@ -118,6 +118,7 @@ class Job:
         self.signal: int | None = None
         self.fault = ""
         self.statistics: Statistics | None = None
+        self.story: Sequence[Decision] = ()
         self.seconds = self.worked_s = 0.0
         self.spent: float | None = None
         self.is_whole = False
@@ -401,7 +402,7 @@ class Job:
             yield
         finally:
             watch.cancel()
-            self.statistics = self._client.statistics()
+            self.statistics, self.story = self._client.statistics(), self._client.story()
 
     async def _watch(self) -> None:
         try:

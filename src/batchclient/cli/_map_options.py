@@ -122,6 +122,9 @@ class MapOptions:
     runaway: Annotated[bool, of_request("End answers that run into a loop.", None, "--runaway")] = False
     param: Params = None
     max_tokens: MaxTokens = None
+    thinking_tokens: Annotated[
+        int | None, of_request("Tokens of reasoning before the answer, at most; 0: none.", "N")
+    ] = None
     temperature: Temperature = None
 
     base_url: BaseUrl = None
@@ -246,7 +249,11 @@ class MapOptions:
         if self.call != "rerank" and self.top_n is not None:
             raise Refusal("--top-n is for --call rerank")
         self.params = params_from(
-            self.param or [], max_tokens=self.max_tokens, temperature=self.temperature, call=self.call
+            self.param or [],
+            max_tokens=self.max_tokens,
+            thinking_tokens=self.thinking_tokens,
+            temperature=self.temperature,
+            call=self.call,
         )
         self.output = _path_from(self.output, self.part)
         self.file = {

@@ -224,14 +224,19 @@ def client_arguments(
 
 
 def params_from(
-    texts: Iterable[str], *, max_tokens: int | None = None, temperature: float | None = None, call: str = "complete"
+    texts: Iterable[str],
+    *,
+    max_tokens: int | None = None,
+    thinking_tokens: int | None = None,
+    temperature: float | None = None,
+    call: str = "complete",
 ) -> dict[str, Any]:
     """Read ``name=JSON`` texts into a server's fields.
 
     Raises:
         Refusal: a text has another form, a name comes twice, or a name is no field of the server's.
     """
-    given = {"max_tokens": max_tokens, "temperature": temperature}
+    given = {"max_tokens": max_tokens, "thinking_tokens": thinking_tokens, "temperature": temperature}
     params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if params and call not in ("complete", "chat"):
         option = next(iter(params)).replace("_", "-")

@@ -16,6 +16,7 @@ _BY_RULE = {
     "base_url", "endpoints_shard", "api_key", "dialect", "p95_latency_s", "time_to_first_token_s", "wait_for_server_s",
     "model", "prompt", "rows", "row_params", "priority", "timeout_s", "max_tokens", "temperature", "runaway", "fail_if",
     "columns", "delimiter", "encoding", "escape", "format", "guest", "media-root", "order", "session_header", "shard",
+    "thinking_tokens",
 }  # fmt: skip
 """Arguments of the library's whose options have their names, without the unit."""
 _OTHERS = {
@@ -33,7 +34,7 @@ _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
 _NUMBER = re.compile(r"\blimit=(\d+)")
 _IN_WORDS = re.compile(
-    r"(?<![\w-])(?:base_url|api_key|timeout_s|batching\.max_size|response_model|repair\.(?:invalid|truncated|max_tokens))\b"
+    r"(?<![\w-])(?:base_url|api_key|timeout_s|thinking_tokens|batching\.max_size|response_model|repair\.(?:invalid|truncated|max_tokens))\b"
 )
 """Arguments that the library's own messages name; no server's message has such names."""
 

@@ -59,6 +59,7 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
         if kind != "invalid"
     ]
     more += [] if kept is None else _of_journal(job, kept)
+    more += _of_thinking(job, options)
     more += _of_truncated(job.kinds, options, is_kept=kept is not None)
     more += _reached(job, options)
     say(f"{start}{_counts(job, output)}{lost}", *failures, *more, event="summary", **facts)
@@ -74,7 +75,7 @@ def _complaints(job: Job, output: Output) -> list[str]:
         left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.kinds.rows):,}"
         told.append(f"{job.giving_up.end.words}{left}")
     elif job.broken is not None:
-        told.append(f"--fail-if {job.broken}")
+        told.append(f"--fail-if {in_options(str(job.broken))}")
     elif job.kinds.refusal:
         told.append(f"gave up on a key or a model that was served before: {in_options(job.kinds.refusal)}")
     elif job.is_command and job.output_error is None and output.is_file:
@@ -93,6 +94,17 @@ def _failures(kinds: Kinds) -> list[str]:
         lines.append(f"  {count:,} {name}, such as {where}: {' '.join(shown.split())}")
     others = kinds.failed - sum(count for _, count in most)
     return [*lines, f"  {others:,} of other kinds"] if others else lines
+
+
+def _of_thinking(job: Job, options: MapOptions) -> list[str]:
+    """Return what keeps the model's thinking within bounds, where it was not."""
+    over = 0 if job.statistics is None else job.statistics.over_thinking_budget
+    if over:
+        advice = next((each.why for each in job.story if each.what == "ignores thinking_tokens"), "")
+        return [f"over --thinking-tokens: {over:,} answers, since the server ignores it; {advice}"]
+    if job.kinds.bad["reasoning_only"] and "thinking_tokens" not in options.params:
+        return ["--thinking-tokens N bounds the thinking, and leaves room for the answer"]
+    return []
 
 
 def _of_truncated(kinds: Kinds, options: MapOptions, *, is_kept: bool) -> list[str]:

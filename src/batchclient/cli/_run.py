@@ -22,7 +22,7 @@ from batchclient._maps.finish_by import FinishBy
 from batchclient._maps.row_calls import RowCall, parameter_types
 from batchclient._metrics.job import attach
 from batchclient.cli._audit import Audit
-from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading
+from batchclient.cli._dry_run import LONGEST, RANDOM, DryRun, Reading, thinking_room
 from batchclient.cli._finish_by import next_time
 from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of, seconds_in
@@ -342,7 +342,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         _read(
             source, call_of, random_rows=RANDOM, longest_rows=LONGEST, params=options.params, retries=options.retries
         ),
-        max_tokens=options.params.get("max_tokens"),
+        max_tokens=options.params.get("max_tokens", 0) + thinking_room(options.params) or None,
         price=None if options.cost is None else options.cost.price,
         kept=(0, 0.0, 0.0) if place is None else seconds_in(place, options),
     )

@@ -24,10 +24,21 @@ DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
 """The names of all dialects: the rows of ``_servers``."""
 
 
-def make_dialect(name: str | None, secrets: tuple[str, ...] = (), lacks: frozenset[str] = frozenset()) -> Dialect:
+def make_dialect(
+    name: str | None,
+    secrets: tuple[str, ...] = (),
+    lacks: frozenset[str] = frozenset(),
+    has: frozenset[str] = frozenset(),
+    thinks_in: str = "",
+) -> Dialect:
     """Return a fresh dialect by name; ``None``: the dialect spoken before the server is known.
 
-    ``lacks``: fields that the server's version refuses or ignores.
+    Args:
+        name: of the dialect.
+        secrets: keys to cut out of the server's messages.
+        lacks: fields that the server's version refuses or ignores.
+        has: fields that the server takes, and others of its sort do not.
+        thinks_in: the tag by which its model's thinking begins; empty: not known.
 
     Raises:
         ConfigError: no dialect has the name.
@@ -38,4 +49,4 @@ def make_dialect(name: str | None, secrets: tuple[str, ...] = (), lacks: frozens
         return _dialect.Dialect(_servers.SERVERS["vllm"], secrets, assumed=True)
     if name not in DIALECTS:
         raise ConfigError(f"there is no dialect {name!r}; there are {', '.join(map(repr, DIALECTS))}", field="dialect")
-    return _dialect.Dialect(_servers.SERVERS[name], secrets, lacks=lacks)
+    return _dialect.Dialect(_servers.SERVERS[name], secrets, lacks=lacks, has=has, thinks_in=thinks_in)

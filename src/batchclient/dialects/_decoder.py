@@ -330,6 +330,7 @@ def usage_together(usages: list[Usage | None]) -> Usage | None:
         first.prompt_tokens_estimated,
         any(usage.completion_tokens_estimated for usage in known),
         first.cached_tokens,
+        sum([usage.reasoning_tokens or 0 for usage in known]) if first.reasoning_tokens is not None else None,
     )
 
 
@@ -342,8 +343,18 @@ def usage_in(usage: object) -> Usage | None:
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         is_told = type(cached) is int and 0 <= cached <= prompt
-        return Usage(prompt, completion, cached_tokens=cached if is_told else None)
+        made = Usage(prompt, completion, cached_tokens=cached if is_told else None)
+        if usage.get("completion_tokens_details") or usage.get("reasoning_tokens"):
+            made.reasoning_tokens = _reasoning(usage, completion)
+        return made
     return None
+
+
+def _reasoning(usage: dict[str, Any], completion: int) -> int | None:
+    """Return the tokens of reasoning: of OpenAI's form and vLLM's, or SGLang's."""
+    details = usage.get("completion_tokens_details")
+    told = (details if isinstance(details, dict) else usage).get("reasoning_tokens")
+    return told if type(told) is int and 0 <= told <= completion else None
 
 
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:

@@ -7,6 +7,7 @@ for the dialect's life.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 from batchclient._core.kinds import Kind
@@ -20,12 +21,15 @@ from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
 from batchclient.dialects._servers import Server
 from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
+from batchclient.dialects._thinking import NO_BUDGET, TAGS, Budget, with_budget
 from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Dialect"]
 
 _NO_ROUTE = (404, 405)
+_REFUSED = (400, 422, 501)
+_MOST_BUDGETS = 256
 _ASKED_AGAIN_AFTER = 64
 """Of so many calls with an ``n`` one is sent, where the server ignored ``n`` twice in a row."""
 
@@ -37,6 +41,8 @@ class Dialect:
         server: the row of its sort.
         secrets: keys to cut out of the server's messages.
         lacks: further fields that the server is known to refuse or ignore.
+        has: fields that it takes though others of its sort do not.
+        thinks_in: the tag by which its model's thinking begins; empty: not known.
         assumed: whether the server is not known yet. The usage beside a choice is then believed
             only once the server was seen to tell the calls of a list apart.
 
@@ -45,6 +51,7 @@ class Dialect:
         caps: prompts per request taken by default; a kind of call that is missing has no known cap.
         length_reach: how many length buckets a list may span; ``None``: any.
         continues_chats: whether the server is known to have ``continue_final_message``.
+        is_assumed: whether it is not known yet which server it is.
     """
 
     def __init__(
@@ -53,6 +60,8 @@ class Dialect:
         secrets: tuple[str, ...] = (),
         *,
         lacks: frozenset[str] = frozenset(),
+        has: frozenset[str] = frozenset(),
+        thinks_in: str = "",
         assumed: bool = False,
     ) -> None:
         self.name: str = server.name
@@ -62,7 +71,12 @@ class Dialect:
         self.continues_chats: bool = server.continues_chats and not assumed
         self._judge = server.judge
         self._secrets = secrets
-        self._without = server.lacks | lacks
+        self._without = (server.lacks | lacks) - has
+        self.is_assumed: bool = assumed
+        self._budgets: Mapping[Kind, Budget] = {} if assumed else server.budgets
+        self._thinks_in = thinks_in or next(iter(TAGS))
+        self._with_budgets: dict[Shape, Shape | Failure] = {}
+        """Shapes of calls with a budget for thinking, and the same in the server's fields."""
         self._takes_guided = server.takes_guided
         self._learnt = Learnt(usage_is_own=not assumed)
 
@@ -77,6 +91,49 @@ class Dialect:
     def hide(self, secrets: tuple[str, ...]) -> None:
         """Cut further keys out of messages."""
         self._secrets += secrets
+
+    def budget(self, kind: Kind) -> Budget | None:
+        """Return how the server bounds a model's thinking; ``None``: it does not, or is not known."""
+        return self._budgets.get(kind)
+
+    def takes_budget(self, shape: Shape) -> bool:
+        """Whether calls with a budget for thinking are sent with a field for it."""
+        budget = self._budgets.get(shape.kind)
+        if budget is None:
+            return False
+        # A chat is kept from thinking by its template.
+        is_kept = shape.kind is Kind.CHAT and shape.thinking_tokens == 0
+        return is_kept or (budget.field != "" and budget.field not in self._without)
+
+    def asked(self, batch: Batch) -> Batch | Failure:
+        """Return a batch whose calls have a budget for thinking in the server's fields."""
+        shape = batch.shape
+        made = self._with_budgets.get(shape)
+        if made is None:
+            if len(self._with_budgets) >= _MOST_BUDGETS:
+                self._with_budgets.clear()
+            self._with_budgets[shape] = made = self._in_own_fields(shape)
+        if isinstance(made, Failure):
+            return made
+        asked = copy(batch)
+        asked.shape = made
+        return asked
+
+    def _in_own_fields(self, shape: Shape) -> Shape | Failure:
+        if not self.takes_budget(shape):
+            refused = refuse(self.name, "has no field for thinking_tokens, or was not started for it")
+            return replace(refused, code=NO_BUDGET)
+        budget = self._budgets[shape.kind]
+        return with_budget(shape, budget, has_field=budget.field not in self._without, tag=self._thinks_in)
+
+    def refused_budget(self, batch: Batch, failure: Failure) -> Failure:
+        """Learn from a failure whether the server refuses the field of a budget; return its meaning."""
+        budget = self._budgets[batch.shape.kind]
+        if failure.status not in _REFUSED or not budget.field or budget.field not in failure.message:
+            return failure
+        self._without |= {budget.field}
+        self._with_budgets.clear()
+        return replace(failure, kind=FailureKind.UNSUPPORTED, code=NO_BUDGET)
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request."""

@@ -45,6 +45,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from batchclient._core.kinds import Kind
+from batchclient.dialects._thinking import TAGS
 from batchclient.transport import WireRequest
 
 __all__ = ["Fingerprint", "ServedModel", "ServerFacts"]
@@ -95,6 +96,8 @@ _OLD_VLLM = re.compile(r"0\.(\d|1\d|2[0-6])\.\d")
 """Before 0.27 ``stream_interval`` is ignored. A build of no release calls itself 0.1.dev."""
 _BEFORE_STRUCTURED = re.compile(r"0\.(\d|10)\.\d")
 """Before 0.11 vLLM has ``guided_json`` and its kin alone."""
+_BEFORE_BUDGETS = re.compile(r"0\.(\d|1[0-8])\.\d")
+"""Before 0.19 vLLM drops ``thinking_token_budget``."""
 _LONGEST_NAME = 512
 _MOST_MODELS = 1024
 _LARGEST_NUMBER = 1_000_000_000
@@ -130,6 +133,8 @@ class ServerFacts:
         caps: inputs per request, by kind of call, where told.
         slots: sequences taken or run at once, where told.
         singly: why no request may hold several inputs; empty: lists are tried.
+        bounds_thinking: whether it was started to bound a model's thinking (SGLang).
+        thinks_in: the tag by which the model's thinking begins, by its chat template (llama.cpp).
     """
 
     dialect: str | None = None
@@ -139,6 +144,8 @@ class ServerFacts:
     caps: Mapping[Kind, int] = field(default_factory=dict)
     slots: int | None = None
     singly: str = ""
+    bounds_thinking: bool = False
+    thinks_in: str = ""
 
     def __str__(self) -> str:
         lengths = [model.max_len for model in self.models if model.max_len is not None] + [self.max_len or 0]
@@ -175,8 +182,16 @@ class ServerFacts:
     @property
     def lacks(self) -> frozenset[str]:
         """Fields that this version does not know, and other versions of the server do."""
-        is_before = self.dialect == "vllm" and _BEFORE_STRUCTURED.match(self.version or "")
-        return frozenset({"structured_outputs"}) if is_before else frozenset()
+        if self.dialect != "vllm":
+            return frozenset()
+        version = self.version or ""
+        lacks = {"structured_outputs": _BEFORE_STRUCTURED, "thinking_token_budget": _BEFORE_BUDGETS}
+        return frozenset(name for name, before in lacks.items() if before.match(version))
+
+    @property
+    def has(self) -> frozenset[str]:
+        """Fields that this server was started for, and others of its sort were not."""
+        return frozenset({"thinking_budget"}) if self.dialect == "sglang" and self.bounds_thinking else frozenset()
 
     @property
     def server(self) -> str | None:
@@ -324,7 +339,13 @@ class Fingerprint:
             told.get("max_len"),
             {} if cap is None else dict.fromkeys(_CAPPED[owner], cap),
             _slots_of_ranks(info) or told.get("slots"),
+            bounds_thinking=info.get("enable_strict_thinking") is True and bool(info.get("reasoning_parser")),
+            thinks_in=_tag_in(info.get("chat_template")),
         )
+
+
+def _tag_in(template: object) -> str:
+    return next((tag for tag in TAGS if tag in template), "") if isinstance(template, str) else ""
 
 
 def _is_of_transformers(card: dict[str, Any]) -> bool:

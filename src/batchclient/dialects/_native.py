@@ -292,7 +292,7 @@ class _SglangReader(_NativeReader):
                 choice["stop_reason"] = finish["matched"]
             if finish["type"] == "abort":
                 choice |= {"status_code": finish.get("status_code"), "abort_message": finish.get("message")}
-        usage = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        usage = {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens")}
         return choice | {"usage": usage, "id": meta.get("id")}
 
 
@@ -329,7 +329,8 @@ _LLAMACPP_SAME = frozenset(
     (
         "temperature", "top_p", "top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty",
         "repeat_penalty", "repeat_last_n", "stop", "seed", "ignore_eos", "grammar", "json_schema", "cache_prompt",
-        "id_slot", "mirostat", "samplers", "n_predict", "n",
+        "id_slot", "mirostat", "samplers", "n_predict", "n", "reasoning_budget_tokens", "reasoning_budget_start_tag",
+        "reasoning_budget_end_tags", "reasoning_budget_message", "generation_prompt",
     )
 )  # fmt: skip
 _LLAMACPP_RENAMED = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}

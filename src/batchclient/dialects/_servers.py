@@ -75,6 +75,13 @@ from batchclient.dialects._items import NestedTokensDecoder, ObjectTokensDecoder
 from batchclient.dialects._native import LLAMACPP, SGLANG
 from batchclient.dialects._readers import StopReader
 from batchclient.dialects._routes import CLASSES, VECTORS, Generation, Inputs, Pairs, Ranks, Route
+from batchclient.dialects._thinking import (
+    LLAMACPP_BUDGETS,
+    SGLANG_BUDGETS,
+    TRTLLM_BUDGETS,
+    VLLM_BUDGETS,
+    Budget,
+)
 from batchclient.errors import BadRequest, ServerFault
 
 __all__ = ["SERVERS", "Server"]
@@ -94,6 +101,8 @@ class Server:
         takes_guided: whether it heeds a form by vLLM's older names, or by the later one. Others are
             not asked: most ignore the field, and the answer would be of any form.
         judge: corrects the meaning of a refusal, by the server's words and the model's name.
+        budgets: by kind of call, how it bounds a model's thinking (``_thinking``); a kind that is
+            missing has no bound there.
     """
 
     name: str
@@ -104,6 +113,7 @@ class Server:
     continues_chats: bool = False
     takes_guided: bool = False
     judge: Callable[[Failure, str, str], Failure] | None = None
+    budgets: Mapping[Kind, Budget] = field(default_factory=dict)
 
 
 VLLM_ONLY = frozenset(
@@ -207,6 +217,7 @@ SERVERS = {
             caps={Kind.COMPLETION: 1024, Kind.TOKENS: 1},
             continues_chats=True,
             takes_guided=True,
+            budgets=VLLM_BUDGETS,
         ),
         Server(
             name="sglang",
@@ -218,8 +229,10 @@ SERVERS = {
                 Kind.TOKENS: Inputs("/v1/tokenize", TokensDecoder, b"prompt"),
             },
             caps={Kind.CHAT: 1},
-            lacks=frozenset({"return_token_ids", "repetition_detection"}),
+            # A budget for thinking is heeded with two options, and else dropped.
+            lacks=frozenset({"return_token_ids", "repetition_detection", "thinking_budget"}),
             continues_chats=True,
+            budgets=SGLANG_BUDGETS,
         ),
         Server(
             name="tgi",
@@ -246,12 +259,14 @@ SERVERS = {
             caps={Kind.CHAT: 1, Kind.TOKENS: 1},
             lacks=VLLM_ONLY,
             judge=_judge_llamacpp,
+            budgets=LLAMACPP_BUDGETS,
         ),
         replace(
             _OPENAI,
             name="trtllm",
             routes={kind: _OPENAI.routes[kind] for kind in (Kind.COMPLETION, Kind.CHAT)},
             judge=_judge_trtllm,
+            budgets=TRTLLM_BUDGETS,
         ),
         Server(
             name="tei",

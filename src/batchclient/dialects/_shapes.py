@@ -19,6 +19,7 @@ from batchclient._core.requests import Shape
 from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.dialects._kinds import known_fields
+from batchclient.dialects._thinking import room_for
 from batchclient.errors import ConfigError
 
 __all__ = ["Shapes"]
@@ -98,6 +99,9 @@ class Shapes:
             # The server's default. A plain list asks for token ids on our account, and no field may
             # come twice.
             del joining["return_token_ids"]
+        if joining.get("thinking_tokens", 0) is None:
+            # The client's own name, which no server is sent.
+            del joining["thinking_tokens"]
         body = canonical(joining)
         prefixes = _PREFIXES.get(kind)
         answer_key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
@@ -179,6 +183,10 @@ def _make_shape(
         max_tokens = fields["max_completion_tokens"]
     if is_chat and alone is None and n != 1 and n is not None:
         alone = "n"
+    thinking_tokens = _count(fields, "thinking_tokens", 0)
+    if thinking_tokens is not None and max_tokens is None and not is_chat:
+        message = "a completion with thinking_tokens needs max_tokens, the bound of the answer: by default it is 16"
+        raise ConfigError(message, field="max_tokens")
     if max_tokens is None and kind is Kind.COMPLETION:
         # The server's default, if the call names none (vLLM 0.32, completion/protocol.py).
         max_tokens = 16
@@ -187,7 +195,9 @@ def _make_shape(
         body=body,
         model=fields["model"],
         weight=n or 1,
-        max_output_tokens=max_tokens,
+        max_output_tokens=max_tokens
+        if max_tokens is None or thinking_tokens is None
+        else max_tokens + room_for(thinking_tokens),
         alone_reason=alone,
         plain_only=bool(fields.get("use_beam_search"))
         or fields.get("prompt_logprobs") is not None
@@ -203,6 +213,7 @@ def _make_shape(
         counted=counted,
         fixed_length=fields.get("ignore_eos") is True
         or (max_tokens is not None and (max_tokens <= _FEW_TOKENS or max_tokens == fields.get("min_tokens"))),
+        thinking_tokens=thinking_tokens,
     )
 
 

@@ -1,0 +1,399 @@
+"""``thinking_tokens``: the field of each server, the way without one, and what is told of a server that ignores both."""
+
+import json
+
+import anyio
+import pytest
+
+from batchclient import BadRequest, Batching, ConfigError, Repair, SyncBatchClient
+from batchclient.health import health_of
+from tests.seams import connected
+from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client, settle
+
+ANSWER = [" The", " answer", " is", " 42", "."]
+NO_FLAG = (
+    "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser "
+    "and/or --reasoning-config to use thinking_token_budget."
+)
+IDS = {"<think>": 1, "</think>": 2, "\n": 3}
+
+
+class Thinker(ScriptedTransport):
+    """A server whose model thinks 100 tokens, and then answers with five.
+
+    Args:
+        flag: whether it heeds ``thinking_token_budget`` (and refuses it else), as vLLM; ``None``: it ignores all.
+        parser: whether the reasoning of chats stands apart.
+        tag: by which the model begins to think; empty: it does not.
+    """
+
+    def __init__(
+        self, flag=False, parser=False, tag="<think>", close="</think>", thoughts=100, counts=None, answer=ANSWER
+    ):
+        super().__init__()
+        self.flag, self.parser, self.tag, self.close, self.thoughts = flag, parser, tag, close, thoughts
+        self.counts, self.answer = counts, answer
+        self.refuses_late = False
+        self.bodies = []
+
+    async def send(self, request, timeouts):
+        self.script = [self.tell]
+        return await super().send(request, timeouts)
+
+    def rest(self, told):
+        """What follows a part of the answer."""
+        begun = next(count for count in range(len(self.answer) + 1) if "".join(self.answer[:count]) == told)
+        return self.answer[begun:]
+
+    def tell(self, sent):
+        self.bodies.append(body := sent.body)
+        if sent.request.path.endswith("/tokenize"):
+            return Reply(chunks=[json.dumps({"tokens": [3, 2, 3, 3], "count": 4, "max_model_len": 9}).encode()])
+        budget = body.get("thinking_token_budget")
+        if budget is not None and self.flag is False:
+            # So vLLM refuses streams.
+            told = {"error": {"message": NO_FLAG, "type": "BadRequestError", "code": 400}}
+            said = b"data: " + json.dumps(told).encode() + b"\n\ndata: [DONE]\n\n"
+            return Reply(chunks=[said]) if body.get("stream") and self.refuses_late else error(400, NO_FLAG)
+        messages, given = body.get("messages"), body.get("prompt")
+        if messages is not None:
+            is_begun = messages[-1]["role"] == "assistant"
+            assert is_begun == bool(body.get("continue_final_message"))
+            given = messages[-1]["content"] if is_begun else ""
+        if isinstance(given, list):
+            text = "".join({1: "<think>", 2: "</think>", 3: "\n"}.get(each, " t") for each in given)
+        else:
+            text = given
+        thoughts = self.thoughts if budget is None or not self.flag else min(budget, self.thoughts)
+        kwargs = body.get("chat_template_kwargs") or {}
+        if not self.tag or kwargs.get("enable_thinking") is False:
+            tokens = self.rest(text.rpartition("?")[2])
+        elif self.close in text:
+            tokens = self.rest(text.rpartition(self.close)[2].lstrip("\n"))
+        else:
+            is_open = self.tag in text
+            done = text.count(" t") if is_open else 0
+            tokens = [*([] if is_open else [self.tag]), *[" t"] * (thoughts - done), self.close, *self.answer]
+        bound = body.get("max_completion_tokens") or body.get("max_tokens") or body.get("n_predict") or 1000
+        made = tokens[:bound]
+        choice = {"index": 0, "finish_reason": "length" if len(tokens) > bound else "stop"}
+        said = "".join(made)
+        details = {}
+        if messages is not None:
+            message = {"role": "assistant", "content": said}
+            if self.parser:
+                # A plain reply's parser takes all before a closing tag for reasoning, as vLLM's does.
+                before, closed, after = said.removeprefix(self.tag).partition(self.close)
+                message = {"role": "assistant", "reasoning": before, "content": after or None}
+                details = {"completion_tokens_details": {"reasoning_tokens": before.count(" t")}}
+            choice["message"] = message
+        else:
+            choice["text"] = said
+            if body.get("return_token_ids"):
+                choice["token_ids"] = [IDS.get(each, 9) for each in made]
+        usage = {"prompt_tokens": 3, "completion_tokens": len(made), **details, **(self.counts or {})}
+        return Reply(chunks=[json.dumps({"choices": [choice], "usage": usage}).encode()])
+
+
+def user(text="Why?"):
+    return [{"role": "user", "content": text}]
+
+
+def one_by_one(server, **arguments):
+    return make_client(server, **{"dialect": "vllm", "batching": Batching(max_size=1), **arguments})
+
+
+async def test_a_server_with_a_field_gets_it_and_room_for_the_answer_and_both_tags():
+    server = Thinker(flag=True, parser=True)
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        (body,) = server.bodies
+        assert (body["thinking_token_budget"], body["max_tokens"]) == (20, 27)
+        assert "thinking_tokens" not in body
+        assert (answer.text, answer.health) == (" The answer is 42.", "ok")
+        assert (answer.usage.reasoning_tokens, client.statistics().reasoning_tokens) == (20, 20)
+        assert client.statistics().over_thinking_budget == 0
+
+
+async def test_a_refusal_in_a_stream_is_learnt_as_any_other():
+    server = Thinker()
+    server.refuses_late = True
+    async with one_by_one(server) as client:
+        for _ in range(2):
+            answer = await client.complete("Why?", max_tokens=5, thinking_tokens=20)
+            assert answer.text.endswith("</think>\n\n The answer is 42.")
+        assert [body.get("thinking_token_budget") for body in server.bodies] == [20, None, None, None, None]
+
+
+@pytest.mark.parametrize("parser", [True, False])
+async def test_without_the_flag_a_chat_is_stopped_closed_and_gone_on_with(parser):
+    server = Thinker(parser=parser)
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        refused, first, second = server.bodies
+        assert refused["thinking_token_budget"] == 20 and "thinking_token_budget" not in first | second
+        assert (first["max_tokens"], second["max_tokens"]) == (20, 5)
+        begun = second["messages"][-1]["content"]
+        assert begun == "<think>" + "\n" * parser + " t" * 19 + "\n</think>\n\n"
+        text = " The answer is 42."
+        assert answer.text == text if parser else answer.text.rpartition("</think>\n\n")[2] == text
+        if parser:
+            assert answer.message == {"role": "assistant", "reasoning": " t" * 19, "content": text}
+        assert (answer.health, answer.finish_reason, answer.attempts) == ("ok", "stop", 2)
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 25)
+        assert answer.usage.reasoning_tokens == 20
+        # The refusal is learnt, and no part is counted as an answer.
+        await client.chat(user("And?"), max_tokens=5, thinking_tokens=20)
+        now = client.statistics()
+        assert [body.get("thinking_token_budget") for body in server.bodies[3:]] == [None, None]
+        assert (now.health["ok"], sum(now.health.values()), now.reasoning_tokens) == (2, 2, 40)
+
+
+@pytest.mark.parametrize("tag", ["<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>"])
+async def test_a_completions_thinking_is_closed_by_the_tag_that_has_opened_it(tag):
+    close = {"<|START_THINKING|>": "<|END_THINKING|>"}.get(tag, tag[0] + "/" + tag[1:])
+    for prompt in ("Why?", f"Why?{tag}", f"Why? {tag}\n"):
+        server = Thinker(tag=tag, close=close)
+        async with one_by_one(server) as client:
+            answer = await client.complete(prompt, max_tokens=5, thinking_tokens=20)
+            assert server.bodies[-1]["prompt"].endswith(f" t\n{close}\n\n")
+            assert answer.text.endswith(f"\n{close}\n\n The answer is 42.")
+            assert (answer.usage.completion_tokens, answer.usage.reasoning_tokens, answer.health) == (25, 20, "ok")
+
+
+async def test_token_ids_go_on_with_the_ids_of_the_tag_which_are_asked_for_once():
+    server = Thinker()
+    async with one_by_one(server) as client:
+        for _ in range(2):
+            answer = await client.complete([7, 8], max_tokens=5, thinking_tokens=20)
+            assert answer.text.endswith("\n</think>\n\n The answer is 42.") and answer.choices[0].token_ids is None
+        asked = [body.get("prompt") for body in server.bodies[1:]]
+        parts = [7, 8, 1, *[9] * 19, 3, 2, 3, 3]
+        assert asked == [[7, 8], "\n</think>\n\n", parts, [7, 8], parts]
+        with_ids = await client.complete([7, 8], max_tokens=5, thinking_tokens=20, return_token_ids=True)
+        assert with_ids.choices[0].token_ids == (*parts[2:], *[9] * 5)
+
+
+async def test_where_the_thinking_has_ended_the_answer_goes_on_with_what_is_left():
+    server = Thinker(thoughts=4)
+    async with one_by_one(server) as client:
+        answer = await client.complete("Why?", max_tokens=5, thinking_tokens=8)
+        # Eight tokens: the two tags, four thoughts, two words.
+        assert [body["max_tokens"] for body in server.bodies] == [15, 8, 7]
+        assert answer.text == "<think> t t t t</think> The answer is 42."
+        assert answer.usage.completion_tokens == 11
+        short = Thinker(thoughts=1)
+    async with one_by_one(short) as client:
+        answer = await client.chat(user(), max_tokens=5, thinking_tokens=40)
+        assert len(short.bodies) == 2 and answer.text == "<think> t</think> The answer is 42."
+
+
+async def test_a_completion_that_does_not_think_is_closed_by_no_tag():
+    server = Thinker(tag="")
+    async with one_by_one(server) as client:
+        answer = await client.complete("Why?", max_tokens=12, thinking_tokens=0)
+        assert answer.text == " The answer is 42."
+        assert answer.usage.reasoning_tokens == 0
+
+
+async def test_no_thinking_at_all_is_the_templates_switch_and_costs_no_second_request():
+    server = Thinker()
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=5, thinking_tokens=0)
+        off = {"enable_thinking": False, "thinking": False}
+        assert [body.get("chat_template_kwargs") for body in server.bodies] == [None, off]
+        assert (server.bodies[-1]["max_tokens"], answer.text) == (5, " The answer is 42.")
+        await client.chat(user(), max_tokens=5, thinking_tokens=0, chat_template_kwargs={"thinking": True, "a": 1})
+        assert server.bodies[-1]["chat_template_kwargs"] == {"enable_thinking": False, "thinking": True, "a": 1}
+
+
+async def test_a_server_that_ignores_it_is_told_of_once_with_what_helps_there(caplog):
+    server = Thinker(flag=None)
+    async with one_by_one(server) as client:
+        await client.batch_map([f"{place}?" for place in range(3)], "{}", max_tokens=5, thinking_tokens=20)
+        now = client.statistics()
+        # 27 tokens of reasoning of each are within a fifth and eight tokens more.
+        assert (now.over_thinking_budget, now.reasoning_tokens) == (0, 78 + 3)
+        await client.batch_map([f"{place}?" for place in range(3)], "{}", max_tokens=50, thinking_tokens=20)
+        assert client.statistics().over_thinking_budget == 3
+        (record,) = [each for each in caplog.records if each.event == "thinking_ignored"]
+        assert "--reasoning-parser" in record.message and "0.19" in record.message
+        assert (record.tokens, record.allowed) == (72, 20)
+        (decision,) = [each for each in client.story() if each.what == "ignores thinking_tokens"]
+        assert "--reasoning-parser" in decision.why
+
+
+@pytest.mark.parametrize("told", [{"reasoning_tokens": 44}, {"completion_tokens_details": {"reasoning_tokens": 44}}])
+async def test_the_servers_own_count_of_reasoning_stands_before_an_estimate(told):
+    server = Thinker(flag=None, counts=told)
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=200, thinking_tokens=20)
+        assert answer.usage.reasoning_tokens == 44
+        plain = await client.chat(user(), max_tokens=200)
+        assert plain.usage.reasoning_tokens == 44 and client.statistics().reasoning_tokens == 44
+        assert client.statistics().over_thinking_budget == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"n": 2}, "n"),
+        ({"stop": ["x"]}, "stop"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"include_reasoning": False}, "include_reasoning"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ],
+)
+async def test_what_the_way_without_a_field_cannot_do_is_refused_by_name(params, name):
+    server = Thinker()
+    async with one_by_one(server, dialect="sglang") as client:
+        with pytest.raises(ConfigError, match=f"thinking_tokens goes without {name} on a sglang server") as refused:
+            await client.chat(user(), max_tokens=5, thinking_tokens=20, **params)
+        assert refused.value.field == "thinking_tokens" and "--enable-strict-thinking" in str(refused.value)
+        assert server.bodies == []
+
+
+async def test_a_stream_has_the_field_or_is_refused():
+    async with one_by_one(Thinker(flag=True, parser=True)) as client:
+        async with client.stream_chat(user(), max_tokens=5, thinking_tokens=20) as pieces:
+            assert "".join([piece.text async for piece in pieces]) == " The answer is 42."
+    server = Thinker()
+    async with one_by_one(server, dialect="sglang") as client:
+        with pytest.raises(ConfigError, match="without stream"):
+            async with client.stream_chat(user(), max_tokens=5, thinking_tokens=20) as pieces:
+                [piece async for piece in pieces]
+        assert server.bodies == []
+
+
+@pytest.mark.parametrize("dialect", ["openai", "tgi", None])
+async def test_a_server_without_any_way_is_sent_nothing(dialect):
+    server = Thinker()
+    async with one_by_one(server, dialect=dialect) as client:
+        for call in (
+            client.chat(user(), thinking_tokens=20),
+            client.complete("Why?", max_tokens=5, thinking_tokens=20),
+        ):
+            with pytest.raises(ConfigError, match="has no field for thinking_tokens"):
+                await call
+        assert server.bodies == []
+        rows = await client.batch_map(["Why?"], "{}", max_tokens=5, thinking_tokens=20, return_exceptions=True)
+        assert isinstance(rows[0], ConfigError) and server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"thinking_tokens": -1, "max_tokens": 5}, "thinking_tokens is a whole number of at least 0"),
+        ({"thinking_tokens": 2.0, "max_tokens": 5}, "thinking_tokens is a whole number of at least 0"),
+        ({"thinking_tokens": 20}, "a completion with thinking_tokens needs max_tokens"),
+    ],
+)
+async def test_a_wrong_budget_is_refused_by_name(params, says):
+    async with one_by_one(Thinker()) as client:
+        with pytest.raises(ConfigError, match=says):
+            await client.complete("Why?", **params)
+        with pytest.raises(ConfigError, match=says):
+            await client.batch_map(["Why?"], "{}", **params)
+
+
+async def test_a_null_is_no_budget():
+    server = Thinker(thoughts=1)
+    async with one_by_one(server, dialect="openai") as client:
+        await client.complete("Why?", max_tokens=5, thinking_tokens=None)
+        assert "thinking_tokens" not in server.bodies[0]
+
+
+async def test_a_row_has_its_own_budget_and_a_column_of_the_name_is_data():
+    server = Thinker(flag=True)
+    rows = [{"prompt": "Why?", "params": {"thinking_tokens": 20, "max_tokens": 5}, "thinking_tokens": "many"}]
+    async with one_by_one(server) as client:
+        await client.batch_map(rows)
+        assert (server.bodies[0]["thinking_token_budget"], server.bodies[0]["max_tokens"]) == (20, 27)
+        await client.batch_map([{"prompt": "Why?", "thinking_tokens": 3}], row_params="take", max_tokens=5)
+        assert server.bodies[1].keys().isdisjoint({"thinking_tokens", "thinking_token_budget"})
+
+
+async def test_200_rows_without_the_flag_are_held_and_answered_whole():
+    server = Thinker()
+    async with make_client(server, dialect="vllm", batching=Batching(max_size=1), limit=16) as client:
+        rows = await client.batch_map([f"{place}?" for place in range(200)], "{}", max_tokens=5, thinking_tokens=20)
+        assert {row.text.rpartition("</think>\n\n")[2] for row in rows} == {" The answer is 42."}
+        assert max(row.usage.reasoning_tokens for row in rows) <= 28
+        assert rows.health["ok"] == 200
+
+
+async def test_what_is_known_of_the_server_is_waited_for():
+    server = Thinker(flag=True)
+    pages = Pages({"/models": page(data=[{"id": "m", "owned_by": "vllm"}]), "/version": page(version="0.18.3")})
+    seams = {"calls": lambda url: server, "detection": lambda url: pages, "asks_first": True}
+    async with connected(**seams, model="m", batching=Batching(max_size=1)) as client:
+        answer = await client.complete("Why?", max_tokens=5, thinking_tokens=20)
+        # 0.18 drops the field in silence: it is not sent there.
+        assert [body.get("thinking_token_budget") for body in server.bodies] == [None, None]
+        assert answer.text.endswith("</think>\n\n The answer is 42.")
+
+
+async def test_a_caller_who_leaves_between_the_parts_ends_both():
+    server = Thinker()
+    async with one_by_one(server) as client:
+        with anyio.move_on_after(1):
+            server.held = True
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: client.complete("Why?", max_tokens=5, thinking_tokens=20))
+                await server.arrived(1)
+                server.sent[0].release()
+                await server.arrived(2)
+                group.cancel_scope.cancel()
+        await settle()
+        assert server.states[1] == "cancelled" and len(server.sent) == 2
+        assert client.statistics().in_flight == 0
+
+
+async def test_a_failed_second_part_is_the_calls_failure():
+    class Refusing(Thinker):
+        def tell(self, sent):
+            if "</think>" in json.dumps(sent.body):
+                return error(400, "no such template")
+            return super().tell(sent)
+
+    async with one_by_one(Refusing()) as client:
+        with pytest.raises(BadRequest, match="no such template"):
+            await client.complete("Why?", max_tokens=5, thinking_tokens=20)
+
+
+async def test_equal_calls_in_flight_share_one_generation_in_parts():
+    server = Thinker()
+    async with one_by_one(server, batching=Batching(max_size=1, single_flight=True)) as client:
+        answers = []
+
+        async def ask():
+            answers.append(await client.complete("Why?", max_tokens=5, thinking_tokens=20, temperature=0))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+        assert len({answer.text for answer in answers}) == 1 and len(server.bodies) == 3
+
+
+async def test_what_is_cut_off_amid_its_answer_goes_on_by_a_repair_without_a_budget():
+    server = Thinker(flag=True, answer=[*ANSWER, " Or", " 43", "."])
+    async with one_by_one(server) as client:
+        (row,) = await client.batch_map(
+            ["Why?"], "{}", max_tokens=5, thinking_tokens=20, repair=Repair(truncated=1, max_tokens=60)
+        )
+        first, second = server.bodies
+        assert (first["max_tokens"], second["max_tokens"]) == (27, 33)
+        assert "thinking_token_budget" not in second and row.text.endswith("</think> The answer is 42. Or 43.")
+
+
+def test_threads_have_it_too():
+    server = Thinker()
+    with SyncBatchClient("http://scripted/v1", model="m", dialect="vllm", http=lambda url, headers: server) as client:
+        answer = client.complete("Why?", max_tokens=5, thinking_tokens=20)
+        assert answer.text.endswith("</think>\n\n The answer is 42.") and health_of(answer) == "ok"
+
+
+def page(**body):
+    return Reply(chunks=[json.dumps(body).encode()])
