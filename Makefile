@@ -62,7 +62,7 @@ docs: $(STAMP)  ## Draw the docs' tables anew, and run the blocks of all pages
 live: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	PYTHON=$(PYTHON) scripts/test_extra.sh vllm $(PYTEST_ARGS)
 
-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see docs/how-to/gpu-suite.md
+gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see tests/README.md
 	$(BIN)/python -m pytest tests/gpu -m gpu $(PYTEST_ARGS)
 
 test-extra: $(STAMP)  ## Tests with others' packages or servers: WHICH=integrations, openai2, openai-own, proxies, ray, redis, servers or vllm

@@ -71,7 +71,7 @@ def find(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) 
         "this machine has no NVIDIA GPU" if not gpus else "neither vLLM nor transformers is installed beside its GPU"
     )
     named = ", ".join(URLS)
-    return Found(missing=f"no server is named ({named}) and {lacking}: see docs/how-to/gpu-suite.md")
+    return Found(missing=f"no server is named ({named}) and {lacking}: see tests/README.md")
 
 
 def _local(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
