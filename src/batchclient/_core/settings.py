@@ -47,7 +47,7 @@ class SchedulerSettings:
         list_tokens: calls expected to generate more tokens go singly.
         chat_list_tokens: the same for lists which cannot be streamed; four times as many, if the
             answers were seen to end together, at ``max_tokens``. Measurements:
-            ``docs/guide/generate.md``.
+            ``benchmarks/notes/chats.md``.
         watches_first_tokens: whether an objective needs times of first tokens, which plain lists
             lack.
         heeds_time: whether a limit rests on how long answers take.
