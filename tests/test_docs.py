@@ -151,6 +151,17 @@ def test_a_block_can_be_pasted_as_it_stands(server: EmbeddedServer, tmp_path: Pa
     assert "after the last block" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("page", [page for page in OTHERS if pasted(page)], ids=name)
+def test_a_terminal_knows_where_a_pasted_statement_ends(page: Path) -> None:
+    for block in pasted(page):
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            if hasattr(statement, "body"):
+                end = statement.end_lineno or len(lines)
+                assert all(lines[statement.lineno - 1 : end]), f"a blank line within {lines[statement.lineno - 1]}"
+                assert not "".join(lines[end : end + 1]), f"no blank line after {lines[statement.lineno - 1]}"
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name)
 def test_a_block_imports_what_it_uses(page: Path) -> None:
     imported: set[str] = set()
