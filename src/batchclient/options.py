@@ -254,6 +254,12 @@ class Server:
         headers: sent to this server, beside the client's and before them.
         session_header: the name of the header that tells this server the ``session`` of a call,
             such as ``"X-Session-ID"``: a gateway then sends each session to one machine.
+        one_model_at_a_time: whether the server has to load a model before it answers calls for it,
+            and drops the one before: llama-swap, llama-server's router, an Ollama with little
+            memory. Calls go model by model then. By default the client finds out.
+        model_wait_s: how long calls for another model wait at such a server while calls for the
+            loaded one come; 30 s by default. A call with less time left, or of a higher priority,
+            does not wait.
         requests_per_minute: a batch is one request. At most a tenth of a minute's worth at once.
             Any number by default.
         tokens_per_minute: prompt and output tokens, by estimate until the server says; else the
@@ -269,6 +275,8 @@ class Server:
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
     session_header: str | None = field(default=None, kw_only=True)
+    one_model_at_a_time: bool | None = field(default=None, kw_only=True)
+    model_wait_s: float = field(default=30.0, kw_only=True)
     requests_per_minute: float | None = field(default=None, kw_only=True)
     tokens_per_minute: float | None = field(default=None, kw_only=True)
 
@@ -288,6 +296,11 @@ class Server:
             if not isinstance(given, str):
                 raise refused("session_header", "a header's name")
             checked("session_header", lambda: check_headers({given: ""}))
+        if self.one_model_at_a_time not in (None, True, False):
+            raise refused("one_model_at_a_time", "True, False or None")
+        if self.one_model_at_a_time and self.model is not None:
+            raise refused("one_model_at_a_time", "not given beside model=: the server is asked for that one alone")
+        check_number("model_wait_s", self.model_wait_s)
         if self.requests_per_minute is not None:
             check_number("requests_per_minute", self.requests_per_minute, above=0)
         if self.tokens_per_minute is not None:

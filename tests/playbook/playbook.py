@@ -140,6 +140,7 @@ class Playbook:
         self.sent = []
         self.seen = []
         self.adjusted = []
+        self.notices = []
         self.ends = Counter()
         self.errors = {}
         self._limits = limits
@@ -165,6 +166,8 @@ class Playbook:
             f"{one.setting} {one.old} -> {one.new}: {one.reason}"
             for one in (command.adjustment for command in commands if isinstance(command, Adjusted))
         ]
+        told = (command.notice for command in commands if isinstance(command, HealthChanged))
+        self.notices += [notice for notice in told if notice is not None]
         self.seen = [self._word(command) for command in commands if not isinstance(command, Adjusted | HealthChanged)]
         self._check({batch.endpoint for batch in self.sent[sent_before:]})
         return self

@@ -155,7 +155,13 @@ class Connections:
         self.session_headers[server.url] = server.session_header
         self.rates[server.url] = RatesPerMinute(server.requests_per_minute, server.tokens_per_minute)
         price = server.price or Price(input=0)
-        self.offers[server.url] = Offer(server.model, price.cost(prompt_tokens=1), price.cost(completion_tokens=1))
+        self.offers[server.url] = Offer(
+            server.model,
+            price.cost(prompt_tokens=1),
+            price.cost(completion_tokens=1),
+            server.one_model_at_a_time,
+            server.model_wait_s,
+        )
         self._headers[server.url] = _with_key({**headers, **(server.headers or {})}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
         if self._heeds_proxies:

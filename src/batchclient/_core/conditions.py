@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from batchclient._core.fleet import Fleet
 from batchclient._core.messages import Batch, Request
+from batchclient._core.servers.card import Card
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.waiting.lanes import Reserve
@@ -83,6 +84,16 @@ class Turn:
         # A recovering endpoint may have fewer sequences in flight than its limit.
         most = self.endpoint.in_flight + self.endpoint.free
         self.reserve = self.queue.lanes.reserve(most, len(self.fleet.serving), self.now)
+
+    def look_at_models(self, card: Card) -> None:
+        """Look which model's turn it is, at an endpoint that holds one at a time."""
+        endpoint, queued = self.endpoint, []
+        for group in self.queue.groups():
+            shape = group.shape
+            is_refused = shape.subject in endpoint.abilities.models.refused or not endpoint.pace(shape).is_open
+            if not is_refused and endpoint.serves(shape) and (oldest := group.oldest()) is not None:
+                queued.append((shape, oldest))
+        card.look(queued, self.now)
 
     def is_urgent(self, group: Group) -> bool:
         """Whether a group's class is above the lowest in use."""

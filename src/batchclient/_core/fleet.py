@@ -424,7 +424,7 @@ class Fleet:
     def _count(self) -> None:
         for endpoint in self.serving:
             endpoint.is_lone = len(self.serving) == 1
-        self.has_offers = any(endpoint.offer != FREE for endpoint in self.serving)
+        self.has_offers = any(endpoint.offer[:3] != FREE[:3] for endpoint in self.serving)
         self.is_priced = any(endpoint.offer.is_priced for endpoint in self.serving)
         self.outage.count()
 

@@ -14,6 +14,7 @@ Rules 3, 5 and 9 of the scheduler, and:
 - Calls of a session go to its endpoint while that one is in use and takes calls, and wait for it.
   If calls of 32 groups wait for others, an endpoint takes the next ones: none stays idle for long.
 - Where servers have prices or models of their own, each call has its cheapest (see ``prices``).
+- A server that holds one model at a time gets calls model by model (see ``card``).
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
 - The first list to a server waits until the server has said which it is (see ``asking``).
@@ -161,6 +162,8 @@ class Granting:
         above: int | None = None
         more, fits, is_held = False, False, False
         hold = endpoint.sendable(turn.now)
+        if endpoint.card is not None and endpoint.card.is_on:
+            turn.look_at_models(endpoint.card)
         while hold is None and endpoint.free > 0:
             if not queue.size:
                 break
@@ -216,6 +219,10 @@ class Granting:
         endpoint, now = turn.endpoint, turn.now
         if self._fleet.has_offers and (wait := self.prices.wait(endpoint, group, oldest, now)) is not None:
             return wait
+        if endpoint.card is not None and endpoint.card.is_on:
+            told = endpoint.card.wait(group.shape, oldest, endpoint.open.values())
+            if told is not None:
+                return Wait(*told)
         has_home = group.shape.home is not None and group.overflow is None
         may_be_left = has_home and turn.left_to_others < _MOST_AWAY
         if may_be_left and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:

@@ -249,11 +249,15 @@ class Offer(NamedTuple):
     Args:
         model: the one model that it is asked for; ``None``: any.
         input, output: the price of a token of a prompt and of an answer.
+        holds_one: whether it holds one of several models at a time; ``None``: to be found out.
+        model_wait_s: how long calls for another model wait then, at most.
     """
 
     model: str | None = None
     input: float = 0.0
     output: float = 0.0
+    holds_one: bool | None = None
+    model_wait_s: float = 30.0
 
     @property
     def is_priced(self) -> bool:
@@ -385,7 +389,16 @@ class EndpointGone:
     endpoint: int
 
 
-Notice = Literal["outage_began", "outage_ended", "server_awaited", "server_arrived", "silence_began", "silence_ended"]
+Notice = Literal[
+    "outage_began",
+    "outage_ended",
+    "server_awaited",
+    "server_arrived",
+    "silence_began",
+    "silence_ended",
+    "models_in_turn",
+    "models_at_once",
+]
 """What a warning is of; events of the log."""
 
 

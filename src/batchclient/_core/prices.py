@@ -237,7 +237,7 @@ class Prices:
         self._look_at = now + _LOOK_EVERY_S + _LOOK_EVERY_S_PER_CALL * self._queue.size
         tiers: dict[tuple[int, ...], _Tier] = {}
         found: dict[tuple[Shape, int], list[_Service]] = {}
-        several = len({endpoint.offer[1:] for endpoint in self._fleet.serving if endpoint.offer.is_priced}) > 1
+        several = len({endpoint.offer[1:3] for endpoint in self._fleet.serving if endpoint.offer.is_priced}) > 1
         rank, wake_s = self._order.rank, math.inf
         queued = [request for group in self._queue.groups() for request in group]
         for request in sorted(queued, key=lambda one: (rank(one), one.seq)):

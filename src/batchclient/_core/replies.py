@@ -89,6 +89,9 @@ class Replies:
             lone_member = batch.bare and self._outcomes.member_first.is_trial(batch)
             self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
             batch.pace.served(batch, tally.count * weight, now)
+            if endpoint.card is not None and endpoint.card.answered(batch, now):
+                reason, notice, words = endpoint.card.told(endpoint.shown_name)
+                self._fleet.tell(endpoint, reason, notice, words)
         endpoint.abandoned -= (tally.count - len(tally.resolved)) * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)

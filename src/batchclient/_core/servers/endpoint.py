@@ -21,6 +21,7 @@ from batchclient._core.messages import FREE, NO_RATES, Batch, Failed, Offer, Rat
 from batchclient._core.requests import LoadAtSend
 from batchclient._core.servers.abilities import Abilities
 from batchclient._core.servers.budget import RetryBudget
+from batchclient._core.servers.card import Card
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.hold import SLOW_START, Hold
 from batchclient._core.servers.life import Life
@@ -68,6 +69,12 @@ class Endpoint:
         self.shown_name = name or f"endpoint {number}"
         """The base URL as it may be shown, or a stand-in."""
         self.offer = offer
+        self.card: Card | None = (
+            Card(None, is_told=True, wait_s=offer.model_wait_s, now=0.0) if offer.holds_one else None
+        )
+        """Which of several models it holds; ``None``: it may hold all, or was sent calls of one."""
+        self._model: str | None = None
+        """Of the first calls it was sent."""
         self.service = RecentTimes()
         """How long calls take, where servers have prices."""
         self.slots: int | None = None
@@ -139,6 +146,10 @@ class Endpoint:
         self._area_at = now
         self.in_flight += sequences
         self.open[batch.id] = batch
+        if self.card is not None:
+            self.card.sent(batch, now)
+        elif batch.shape.model != self._model:
+            self._note_model(batch, now)
         batch.load = LoadAtSend(self._area, self.limit.limit, self.in_flight)
         batch.pace = self.pace(batch.shape)
         batch.pace.sent(batch.id, sequences)
@@ -146,6 +157,14 @@ class Endpoint:
             self.budget.sent(batch.tokens_at_risk, len(batch.requests))
         if self.rates is not None:
             self.rates.charge(batch.charged_tokens, now)
+
+    def _note_model(self, batch: Batch, now: float) -> None:
+        """Calls of another model are sent than the first, or the first of all."""
+        if self._model is None:
+            self._model = batch.shape.model
+        elif self.offer.model is None and self.offer.holds_one is None:
+            self.card = Card(self._model, is_told=None, wait_s=self.offer.model_wait_s, now=now)
+            self.card.sent(batch, now)
 
     def give_back(self, sequences: int, now: float) -> None:
         """Return permits."""
