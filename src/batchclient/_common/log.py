@@ -56,7 +56,7 @@ _ALL = (
     Event("server_arrived", _WARNING, ("endpoint", "reason"), "a server waited for has answered"),
     Event("silence_began", _WARNING, ("endpoint", "reason"), "a server takes calls, and nothing comes"),
     Event("silence_ended", _WARNING, ("endpoint", "reason"), "something has come again"),
-    Event("models_in_turn", _WARNING, ("endpoint", "reason"), "a server holds one model at a time: calls go model by model"),
+    Event("models_in_turn", _WARNING, ("endpoint", "reason"), "a server holds one model at a time: calls go by model"),
     Event("models_at_once", _WARNING, ("endpoint", "reason"), "it does not, or no longer"),
     Event(
         "open_files_bound", _WARNING, ("limit", "wanted", "open_files"),

@@ -79,7 +79,8 @@ class Card:
             waiting[shape.model] = max(priority, shape.priority), due, min(seq, oldest.seq)
         if self._next in waiting:
             return
-        priority = waiting[self.loaded][0] if self.loaded in waiting else -math.inf
+        its_calls = waiting.get(self.loaded or "")
+        priority: float = -math.inf if its_calls is None else its_calls[0]
         turns = [
             (-each[0], each[2], model)
             for model, each in waiting.items()
