@@ -80,11 +80,11 @@ class Card:
         if self._next in waiting:
             return
         its_calls = waiting.get(self.loaded or "")
-        priority: float = -math.inf if its_calls is None else its_calls[0]
+        highest = -math.inf if its_calls is None else its_calls[0]
         turns = [
             (-each[0], each[2], model)
             for model, each in waiting.items()
-            if model != self.loaded and (each[0] > priority or each[1] <= now)
+            if model != self.loaded and (each[0] > highest or each[1] <= now)
         ]
         self._next = min(turns)[2] if turns and self.loaded is not None else None
 
