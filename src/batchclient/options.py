@@ -296,7 +296,7 @@ class Server:
             if not isinstance(given, str):
                 raise refused("session_header", "a header's name")
             checked("session_header", lambda: check_headers({given: ""}))
-        if self.one_model_at_a_time not in (None, True, False):
+        if self.one_model_at_a_time is not None and not isinstance(self.one_model_at_a_time, bool):
             raise refused("one_model_at_a_time", "True, False or None")
         if self.one_model_at_a_time and self.model is not None:
             raise refused("one_model_at_a_time", "not given beside model=: the server is asked for that one alone")

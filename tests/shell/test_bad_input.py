@@ -262,6 +262,7 @@ KINDS = {
     Server: {
         "url": "url", "api_key": "key", "headers": "headers", "session_header": "header",
         "requests_per_minute": "positive", "tokens_per_minute": "positive", "model": "name", "price": "object",
+        "one_model_at_a_time": "flag", "model_wait_s": "seconds",
     },
     Backoff: {"max_attempts": "count", "base_s": "seconds", "cap_s": "seconds"},
     TenacityRetry: {"stop": "object", "wait": "object", "retry": "object"},

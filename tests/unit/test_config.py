@@ -121,7 +121,7 @@ def test_what_can_be_set_is_counted():
     own = {field.name for field in fields(Server)} - {"url"}
     assert len(arguments) == 17
     # A group is no setting beside its fields, but for the limit, and for http, which takes a client, too.
-    assert len(arguments - {"batching", "queue", "telemetry"}) + sum(map(len, groups.values())) + len(own) == 45
+    assert len(arguments - {"batching", "queue", "telemetry"}) + sum(map(len, groups.values())) + len(own) == 47
 
 
 def test_the_preset_is_kept():
