@@ -125,9 +125,13 @@ class RowStream(AsyncIterator[MapResult[AnswerT]]):
         await self._rows.aclose()
 
 
-def map_of(rows: RowStream[AnswerT]) -> Map[AnswerT]:
-    """Return what is behind, which counts its rows by kind from now on: for the commands."""
+def map_of(rows: RowStream[AnswerT], id_column: str | None = None) -> Map[AnswerT]:
+    """Return what is behind, which counts its rows by kind from now on: for the commands.
+
+    ``id_column`` is the field that has the rows' ids, if that is another than ``id``.
+    """
     made = rows._rows
+    made.id_column = id_column
     made.kinds = made.kinds or Kinds()
     return made
 
@@ -206,6 +210,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self.finish_by = finish_by
         """Keeps the time by which the map has to end, if there is one."""
         self._counts = Counts()
+        self.id_column: str | None = None
         self.kinds: Kinds | None = None
         """The rows handed out, where somebody wants to know of what kinds they are."""
         if journaled is not None:
@@ -756,7 +761,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
                 placed = type(error)(f"document {row.index}: {error.message}", field=error.field)
                 placed.retryable = error.retryable
                 error = placed
-            row.id = own_id_of(document) or f"row-{row.index}"
+            row.id = own_id_of(document, self.id_column) or f"row-{row.index}"
             row.set_exception(error)
             return
         except BaseException:
@@ -776,7 +781,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         assert request is not None, "the row was prepared"
         if self.finish_by is not None:
             self.finish_by.begin(row)
-        row.own_id = own_id_of(row.document)
+        row.own_id = own_id_of(row.document, self.id_column)
         if self._journaled is not None or row.own_id is None:
             row.key, row.n = self._identify(row, request)
         # Equal inputs have equal ids.

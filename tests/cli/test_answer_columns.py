@@ -63,7 +63,8 @@ def test_properties_are_fields_of_json_lines(run, tmp_path):
     assert [rows[0][name] for name in SCHEMA["properties"]] == [*FULL.values()][:-1]
     assert rows[0]["completion"] == ANSWERS[0] and "more" not in rows[0]
     assert [rows[1][name] for name in SCHEMA["properties"]] == [False, None, None, None, None, None, 5]
-    assert rows[2].keys() == {"id", "text", "error"}
+    assert rows[2].keys() == {"id", "text", "error", "health"}
+    assert [row["health"] for row in rows] == ["ok", "ok", "invalid"]
 
 
 def test_properties_are_typed_columns_of_parquet(run, tmp_path):
@@ -94,8 +95,11 @@ def test_properties_are_columns_of_csv_where_what_is_nested_is_json(run, tmp_pat
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
-        ("out.csv", {"fields": {"stars": 3}}, "has a field 'stars', which the output would overwrite"),
-        ("out.jsonl", {"fields": {"good": 3}}, "has a field 'good', which the output would overwrite"),
+        (
+            "out.csv",
+            {"fields": {"stars": 3, "answer_stars": 3}},
+            "has the fields 'stars' and 'answer_stars': give --answer-field",
+        ),
         (
             "out.jsonl",
             {"schema": {"properties": {"usage": {}}}},
@@ -118,11 +122,21 @@ def test_an_answers_name_begins_those_of_its_columns(run, tmp_path):
     assert (row["stars"], row["review_stars"], row["review"]) == ("3", "4", ANSWERS[0])
 
 
+def test_a_column_of_the_input_keeps_its_name_beside_a_property(run, tmp_path):
+    told = run("out.csv", fields={"stars": 3})
+    assert told.exit_code == 1
+    assert told.stderr.count("has 'stars': the added one is 'answer_stars'") == 1
+    (row, *_) = csv.DictReader((tmp_path / "out.csv").read_text("utf-8").splitlines())
+    assert (row["stars"], row["answer_stars"], row["good"]) == ("3", "4", "true")
+
+
 def test_a_finished_job_gets_its_columns_from_the_journal(run, tmp_path):
     assert run("out.csv").exit_code == 1
     sent = run.server.asked_rows
     assert run("out.csv", "--columns", "id").exit_code == 1 and run.server.asked_rows == sent
-    assert (tmp_path / "out.csv").read_text().startswith("id,good,stars,share,")
+    text = (tmp_path / "out.csv").read_text()
+    assert text.startswith("id,good,stars,share,")
+    assert [row["health"] for row in csv.DictReader(text.splitlines())] == ["ok", "ok", "invalid"]
 
 
 @pytest.mark.parametrize(

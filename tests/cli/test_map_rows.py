@@ -100,7 +100,7 @@ def test_a_parquet_file_from_end_to_end(cli_map, tmp_path, out, server):
         (["-o", "{dir}/{shard}"], "{shard} stands for the number of --shard, which is not given"),
         (["--columns", "id,id"], "--columns: 'id' comes twice"),
         (["--columns", "id,txt"], "--columns: the first row ({dir}/in.jsonl, line 1) has no field 'txt'; it has {id}"),
-        (["--columns", "completion"], "--columns: the output adds 'completion' itself"),
+        (["--id", "sku"], "--id: the first row ({dir}/in.jsonl, line 1) has no field 'sku'; it has {id}"),
         (["--system", "Be brief."], "--system is for --call chat"),
         (["--prompt-file", "{dir}/in.jsonl"], "--prompt-file: give it or --prompt, not both"),
         (["--dedupe", "-o", "/dev/null"], "--dedupe needs a journal, which has the answers"),
@@ -174,7 +174,14 @@ def test_columns_are_what_the_output_keeps(cli_map, tmp_path, out):
     assert result.exit_code == 1
     first, without, null = read_rows(out)
     assert first.pop("usage") != "old"
-    assert first == {"id": 1, "text": "a", "at": 1, "completion": answer("a"), "finish_reason": "length"}
+    assert first == {
+        "id": 1,
+        "text": "a",
+        "at": 1,
+        "completion": answer("a"),
+        "finish_reason": "length",
+        "health": "ok",
+    }
     assert without == {"id": 2, "text": "b", "error": {"type": "BadRow", "message": "line 2 has no field 'at'"}}
     assert null["at"] is None
     assert "completion" in null

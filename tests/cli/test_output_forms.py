@@ -68,11 +68,12 @@ def test_csv_has_every_row_under_one_header(cli_map, source, tmp_path):
         first, failed, third, unusable = csv.DictReader(file)
     assert list(first) == [
         *("id", "text", "k", "tags", "deep"),
-        *("completion", "finish_reason", "usage", "error", "other_fields"),
+        *("completion", "finish_reason", "health", "usage", "error", "other_fields"),
     ]
     assert (first["id"], first["k"], first["tags"], first["deep"]) == ("a", "1", '["x", null]', '{"k": [true]}')
     assert first["completion"]
     assert json.loads(first["usage"])["completion_tokens"] == 3
+    assert [row["health"] for row in (first, failed, unusable)] == ["ok", "", ""]
     assert (failed["k"], failed["completion"], json.loads(failed["error"])["type"]) == ("", "", "BadRequest")
     assert (third["text"], third["deep"], third["error"]) == ('q"u,o\nte', "7", "")
     assert json.loads(unusable["error"])["message"] == "line 4 is no JSON object"
@@ -219,7 +220,7 @@ def test_parquet_to_parquet_keeps_types_and_nulls_whatever_fails(cli_map, tmp_pa
     table = parquet.read_table(tmp_path / "again.parquet")
     assert table.select(schemas[0].names[:-1]).equals(parquet.read_table(tmp_path / "0.parquet").drop("other_fields"))
     assert table["second"].to_pylist()[0] == table["completion"].to_pylist()[0]
-    assert table.schema.names[-5:] == ["second", *(f"second_{name}" for name in (*ADDED[1:], "other_fields"))]
+    assert table.schema.names[-6:] == ["second", *(f"second_{name}" for name in (*ADDED[1:], "other_fields"))]
 
 
 def test_what_parquet_has_not_is_json_and_a_later_file_may_have_other_types(cli_map, tmp_path):
@@ -284,7 +285,8 @@ def test_batch_form_is_read_by_openais_types_and_errors_are_in_a_file_of_their_o
     for call, kind in (("complete", TextCompletion), ("chat", ChatCompletion)):
         assert cli_map(source, "-o", out, "--output-form", "batch", "--call", call, "--new").exit_code == 1
         first, failed, third, unusable = lines = read_rows(out)
-        assert all(list(line) == ["id", "custom_id", "response", "error"] for line in lines)
+        assert all(list(line)[:4] == ["id", "custom_id", "response", "error"] for line in lines)
+        assert [line.get("health") for line in lines] == ["ok", None, "ok", None]
         assert len({line["id"] for line in lines}) == 4
         assert [line["custom_id"] for line in lines] == ["a", "b", "c", None]
         for line in (first, third):
@@ -372,7 +374,10 @@ def test_another_form_is_another_output_of_the_same_answers(cli_map, source, ser
     assert cli_map(source, "-o", out, "--output-form", "csv").exit_code == 1
     assert (server.requests, out.read_text().partition(",")[0]) == (asked, "id")
     assert cli_map(source, "-o", out, "--answer-field", "said").exit_code == 1
-    assert (server.requests, list(read_rows(out)[0])[-3:]) == (asked, ["said", "said_finish_reason", "said_usage"])
+    assert (server.requests, list(read_rows(out)[0])[-4:]) == (
+        asked,
+        ["said", *(f"said_{name}" for name in ADDED[1:4])],
+    )
     assert list(read_rows(out)[3]) == ["line", "said_error"]
 
 
@@ -399,7 +404,6 @@ def test_another_form_is_another_output_of_the_same_answers(cli_map, source, ser
         ),
         (["-o", "x", "--output-form", "batch", "--answer-field", "a"], "--answer-field: --output-form batch"),
         (["-o", "x", "--answer-field", "id"], "--answer-field: a name that is neither empty nor id"),
-        (["-o", "x", "--answer-field", "text"], "line 1 has a field 'text', which the output would overwrite"),
         (["-o", "x.csv", "--journal", "x.csv.part"], "rows go there"),
     ],
 )

@@ -33,7 +33,7 @@ def test_an_unusable_row_fails_with_its_own_words():
 def test_only_the_columns_are_written_and_the_id():
     row = Row({"id": "x", "text": "long", "n": 1, "usage": "theirs"}, 1)
     written = json.loads(to_line(result(row, completion=completion()), columns=["n", "other"]))
-    assert list(written) == ["id", "n", "completion", "finish_reason", "usage"]
+    assert list(written) == ["id", "n", "completion", "finish_reason", "health", "usage"]
     assert written["usage"] == {"prompt_tokens": 4, "completion_tokens": 2}
 
 
@@ -46,6 +46,7 @@ def test_a_row_keeps_its_fields_and_gets_an_answer():
         "id": "made-id",
         "completion": "naïve",
         "finish_reason": "stop",
+        "health": "ok",
         "usage": {"prompt_tokens": 4, "completion_tokens": 2, "prompt_tokens_estimated": True},
     }
     assert json.loads(to_line(result(row, completion=completion(usage=None))))["usage"] is None

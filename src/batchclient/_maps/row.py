@@ -168,10 +168,13 @@ class Row:
         self.request, self.others = None, ()
 
 
-def own_id_of(document: Any) -> str | None:
-    """Return the document's own ``id``, of a Batch line its ``custom_id``, if it has one."""
+def own_id_of(document: Any, column: str | None = None) -> str | None:
+    """Return the document's own ``id``, of a Batch line its ``custom_id``, if it has one.
+
+    ``column`` is another field that has the id.
+    """
     if isinstance(document, Mapping):
-        own = document.get("custom_id" if "custom_id" in document and "body" in document else "id")
+        own = document.get(column or ("custom_id" if "custom_id" in document and "body" in document else "id"))
         if isinstance(own, str):
             return own or None
         if isinstance(own, Integral) and not isinstance(own, bool):

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -32,6 +32,7 @@ from typing_extensions import TypedDict
 from batchclient.cli._finish_by import next_time
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._rows import Names
 from batchclient.errors import BatchClientError
 from batchclient.jobs.inputs import shown
 from batchclient.jobs.output import Output
@@ -69,7 +70,15 @@ def _renamed(price: Any) -> Any:
     return {old.get(name, name): each for name, each in price.items()} if isinstance(price, dict) else price
 
 
+class _NamesNote(TypedDict):
+    """Of the fields that are added: by which options they were named, and those that ``IN`` has."""
+
+    by: list[Any]
+    taken: list[str]
+
+
 class _Note(_FileNote, total=False):
+    names: _NamesNote
     beside: dict[Literal[".errors", ".ids"], _FileNote]
     facts: _FactsNote
     price: Annotated[dict[Literal["per_hour", "input", "output"], float | None], BeforeValidator(_renamed)] | None
@@ -361,6 +370,20 @@ class Kept:
             told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
         return told
 
+    def names(self, names: Names) -> Names:
+        """Return the names of the output's fields as they were when the job began.
+
+        Args:
+            names: those of a job that begins now.
+        """
+        form, columns = self._facts["as"][:1], self._facts["columns"]
+        by, told = [*form, names.answer_field, columns], self._told.get("names")
+        if told is None and "begun" in self._told:
+            return replace(names, taken=None)
+        if told is None or told["by"] != by:
+            self._told["names"] = told = {"by": by, "taken": sorted(names.taken or ())}
+        return replace(names, taken=frozenset(told["taken"]))
+
     def settled(self) -> int:
         """Take in the answers of a pilot; return the rows of the journal that the job does not send.
 
@@ -562,6 +585,6 @@ def _facts(options: MapOptions, source: list[Any] | None) -> dict[str, Any]:
         "in": source,
         "read": {name: list(value) if isinstance(value, tuple) else value for name, value in options.file.items()},
         "form": [not options.unordered, options.dedupe, options.first, options.retries, options.fail_if or []],
-        "as": [options.output_form, options.answer_field, options.answer_columns],
+        "as": [options.output_form, options.answer_field, options.answer_columns, *filter(None, [options.id])],
         "columns": None if options.kept_columns is None else [*options.kept_columns],
     }

@@ -55,6 +55,7 @@ from batchclient.cli._options import (
 )
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
+from batchclient.cli._rows import Names
 from batchclient.cli._schema import schema_from
 from batchclient.jobs.file import columns_from
 from batchclient.jobs.forms import OutputForm
@@ -78,6 +79,7 @@ class MapOptions:
         part: the shard of the input; ``None``: all of it.
         file: how the input is read: form, delimiter, escape, encoding, shard.
         kept_columns: the fields to write beside ``id``; ``None``: all.
+        names: of the fields of the output.
         media: adds the pictures and sounds of rows to their chats; ``None``: they have none.
         answers_as: a model whose instances are the answers that fit ``--schema``.
         answer_kinds: the types of the answers' properties that are fields of the output, by name.
@@ -144,6 +146,7 @@ class MapOptions:
     escape: Escape = None
     encoding: Encoding = None
     first: Annotated[int | None, of_files("Map the first N rows alone.", "N")] = None
+    id: Annotated[str | None, of_files("The field with each row's own id (default: id).", "COLUMN")] = None
     shard: Annotated[str | None, of_files("Map part I of N of IN, from 0/N on.", "I/N")] = None
     dedupe: Annotated[bool, of_files("Ask rows with equal prompts once.", None, "--dedupe")] = False
     order: Annotated[
@@ -191,6 +194,7 @@ class MapOptions:
     part: Shard | None = field(init=False)
     file: dict[str, Any] = field(init=False)
     kept_columns: Sequence[str] | None = field(init=False)
+    names: Names = field(init=False)
     media: Media | None = field(init=False)
     answers_as: type[BaseModel] | None = field(init=False)
     answer_kinds: dict[str, Kind] = field(init=False)
@@ -264,6 +268,7 @@ class MapOptions:
             "shard": self.part,
         }
         self.kept_columns = None if self.columns is None else columns_from(_names_from(self.columns))
+        self.names = Names(self.answer_field, self.id)
         self.media = self._media()
         self.answers_as = schema_from(self.schema)
         self.answer_kinds = kinds_in(self.answers_as) if self.answer_columns else {}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from batchclient._maps.arrow import pyarrow_for
-from batchclient._maps.row_calls import RowCall
 from batchclient.cli._answer_columns import values_of
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
@@ -28,7 +27,7 @@ from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.parquet_rows import ParquetRows, columns_of
 from batchclient.jobs.source import Source
 
-__all__ = ["added_for", "added_to_rows", "answers_in", "output_of", "writer_of"]
+__all__ = ["added_to_rows", "answers_in", "named", "output_of", "writer_of"]
 
 _OF_ROWS = ("jsonl", "csv", "parquet")
 """The forms whose rows have the fields of the input."""
@@ -38,26 +37,32 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
     """Return the names of the fields that the output adds to the input's."""
     if form not in _OF_ROWS:
         return ()
-    added = (*answers_in(options), *added_by(options.call, options.params, options.answer_field))
-    return (
-        added
-        if form == "jsonl"
-        else (*added, OTHER if options.answer_field is None else f"{options.answer_field}_{OTHER}")
-    )
+    added = added_by(options.call, options.params)
+    return (*answers_in(options), *options.names.of(added if form == "jsonl" else (*added, OTHER)).values())
 
 
 def answers_in(options: MapOptions) -> tuple[str, ...]:
     """Return the names of the fields that have the properties of an answer."""
-    start = options.answer_field
-    return tuple(name if start is None else f"{start}_{name}" for name in options.answer_kinds)
+    start, names = options.answer_field, options.names
+    return tuple(names.free(name if start is None else f"{start}_{name}") for name in options.answer_kinds)
 
 
-def added_for(options: MapOptions, made: RowCall) -> Collection[str]:
-    """Return the fields that an output of a known form adds to a row for a call of its own."""
-    if options.output_form not in _OF_ROWS or not (made.own or made.call != options.call):
-        return ()
-    added = added_by(made.call, made.params, options.answer_field)
-    return added if options.kept_columns is None else [name for name in added if name in options.kept_columns]
+def named(options: MapOptions, source: Source) -> MapOptions:
+    """Return the options with the names of what the output adds: none is that of a field of the input.
+
+    Raises:
+        Refusal: the input has the other name, too.
+        OSError: the input cannot be read.
+    """
+    form = form_of(options.output, options.output_form)
+    seen = {*source.names, *(name for row in source.ahead() for name in row)}
+    kept = seen if options.kept_columns is None else seen.intersection(options.kept_columns)
+    taken = kept.intersection(added_to_rows(options, form))
+    named = options.but(names=replace(options.names, taken=frozenset(taken)))
+    twice = next((name for name in sorted(taken) if options.names.free(name, taken) in kept), None)
+    if twice is not None:
+        raise Refusal(f"{source.name} has the fields {twice!r} and 'answer_{twice}': give --answer-field")
+    return named
 
 
 def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
@@ -111,17 +116,20 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     """
     form = options.output_form
     assert form is not None
+    # These forms have none of the input's fields but the id.
+    bare = partial(fields_of_row, columns=(), names=options.names, raw=True)
     if form == "batch":
-        return BatchLines(fields_of_row, options.client["model"])
+        has_health = options.names.taken is not None
+        return BatchLines(bare, options.client["model"], options.id, has_health=has_health)
     if form == "npy":
-        return Vectors(partial(fields_of_row, raw=True))
+        return Vectors(bare, options.id or "id")
     answers = dict(zip(answers_in(options), options.answer_kinds.items(), strict=True))
     values = partial(values_of, columns=answers, form=form) if answers else None
-    fields = partial(fields_of_row, columns=options.kept_columns, answer_field=options.answer_field, values=values)
+    fields = partial(fields_of_row, columns=options.kept_columns, names=options.names, values=values)
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
-    added = dict(zip(names[len(answers) :], added_by(options.call, options.params), strict=True))
+    added = {name: known for known, name in options.names.of(added_by(options.call, options.params)).items()}
     is_typed = form == "parquet"
     if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
         # All shards have the columns that the first rows of the whole tell.
@@ -131,9 +139,10 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     else:
         types, schema = columns_of(source, is_typed=is_typed), source.schema
     if options.kept_columns is not None:
-        types = {name: types[name] for name in id_and(options.kept_columns) if name in types}
+        types = {name: types[name] for name in id_and(options.kept_columns, options.id) if name in types}
     types = {name: kind for name, kind in types.items() if name not in (*names, other)}
-    types.setdefault("id", None)
+    if options.id is None:
+        types.setdefault("id", None)
     fields = partial(fields, other=other, raw=is_typed)
     if form == "csv":
         delimiter = "\t" if ending_of(options.output) in (".tsv", ".tab") else ","

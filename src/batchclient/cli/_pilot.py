@@ -78,7 +78,7 @@ class Pilot:
         journal = None if kept is None else kept.journal
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
-        self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal))
+        self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal), options.id)
         self._finish_by = finish_by
         if finish_by is not None:
             self._results.finish_by = finish_by.of_pilot(self.size)

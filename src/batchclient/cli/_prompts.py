@@ -71,7 +71,7 @@ class Prompts:
         media: adds the pictures and sounds of rows; a template may then have no field.
         documents: the field that has a row's document, or several; the template makes the query.
         top_n: how many of them are wanted; ``None``: all.
-        added: the fields that an output adds to a row for its call, which the row may not have.
+        data: fields that are no parameters, beside those.
 
     Attributes:
         names: of the template's fields, and of that of the documents.
@@ -94,7 +94,7 @@ class Prompts:
         media: Media | None = None,
         documents: str | None = None,
         top_n: int | None = None,
-        added: Callable[[RowCall], Collection[str]] = lambda _: (),
+        data: Collection[str] = (),
     ) -> None:
         if system is not None and call != "chat" and (template is not None or call != "complete"):
             raise Refusal("--system is for --call chat")
@@ -115,10 +115,9 @@ class Prompts:
             self._fill = lambda row: (query(row), self._documents_of(row, documents), top_n)
         self._documents = documents
         self._media = media
-        self._added = added
         self._system = system
         self._settings: dict[str, Any] = {
-            "form": form, "call": call, "template": self._fill, "named": self.names, "row_params": row_params,
+            "form": form, "call": call, "template": self._fill, "named": [*self.names, *data], "row_params": row_params,
         }  # fmt: skip
         self._calls = RowCalls(**self._settings)
         self.model: str | None = None
@@ -148,9 +147,6 @@ class Prompts:
         made = self._calls.read(row)
         if self.model is not None and made.model is None:
             raise BadRow(f"{row.where} names no model, and the first row does: --model is for such rows")
-        for name in self._added(made):
-            if name in row:
-                raise BadRow(f"{row.where} has a field {name!r}, which the output would overwrite; give --answer-field")
         if add is not None:
             if made.call != "chat":
                 raise BadRow(f"--image and --audio: {row.where} is no chat")
@@ -242,8 +238,8 @@ class Prompts:
         return [{"role": "system", "content": self._system}, *made.item]
 
 
-def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
-    """Refuse columns that the first row lacks.
+def check_columns(columns: Sequence[str], first: Row, source: Source, option: str = "--columns") -> None:
+    """Refuse columns that the first row lacks, and an option names.
 
     Raises:
         Refusal: there is no such field.
@@ -252,7 +248,7 @@ def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
     if missing:
         where = f"{source.name}, line {first.line}"
         known = _fields(first, source)
-        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {known}")
+        raise Refusal(f"{option}: the first row ({where}) has no field {missing[0]!r:.60}; it has {known}")
 
 
 def _value(row: Row, name: str) -> Any:

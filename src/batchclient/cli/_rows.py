@@ -4,8 +4,9 @@ Rules:
 - An unusable row fails with its own message. The job goes on; the row of the output is
   ``{"line": N, "error": {…}}``.
 - A row of the output has the fields of the input and the fields added by the call (``ADDED_BY``).
-  An input with an added field is at fault: two values have one name.
+  A field of the input keeps its name: the added one of that name begins with ``answer_``.
 - A row's own ``id`` stays as it stands, empty or ``null`` too. A row without one gets the map's.
+  With ``--id COLUMN`` that column is the id, and there is no other.
 - A field of the answer that a parameter asks for is written where the server sends it
   (``ASKED_FOR``).
 - ``--answer-field NAME`` is the name of the answer itself, and begins the other added names:
@@ -14,7 +15,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from batchclient._maps.fields import encode
@@ -25,9 +27,9 @@ from batchclient._maps.row_calls import RowCall
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Completion, Embedding, MapResult
 
-__all__ = ["ADDED", "ADDED_BY", "Ids", "added_by", "blame", "fields_of_row", "id_and", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "Ids", "Names", "added_by", "blame", "fields_of_row", "id_and", "to_line"]
 
-ADDED = ("completion", "finish_reason", "usage", "error")
+ADDED = ("completion", "finish_reason", "health", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
 ADDED_BY: Mapping[str, tuple[str, ...]] = {
     "complete": ADDED,
@@ -47,28 +49,55 @@ ASKED_FOR: Mapping[str, str] = {
 """The fields that parameters of generating calls add, by the parameters' names."""
 
 
-_BESIDE = ("logprobs", "prompt_logprobs", "token_ids")
-"""Fields of the answer that stand back where a row has a field of such a name."""
 _ANSWERS = frozenset({"completion", "embedding", "label", "score"})
 
 
-def added_by(call: str, params: Mapping[str, Any], answer_field: str | None = None) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the fields of ``OUT`` are called.
+
+    Args:
+        answer_field: the name of the answer, which begins the other added names, too.
+        id: the column of the input that has the rows' ids; ``None``: it is ``id``, and added.
+        taken: of the added names those that the input has. ``None``: the job began when such an
+            input was refused, and ``OUT`` had no ``health``.
+    """
+
+    answer_field: str | None = None
+    id: str | None = None
+    taken: frozenset[str] | None = frozenset()
+
+    def of(self, added: Iterable[str]) -> dict[str, str]:
+        """Return the names in ``OUT`` of added fields, by their own."""
+        names = [name for name in added if self.taken is not None or name != "health"]
+        if self.answer_field is None:
+            return {name: self.free(name) for name in names}
+        return {name: self.free(_renamed(name, self.answer_field)) for name in names}
+
+    def free(self, name: str, row: Collection[str] = ()) -> str:
+        """Return an added name that neither the input nor the row has."""
+        return f"answer_{name}" if name in (self.taken or ()) or name in row else name
+
+
+def added_by(call: str, params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields that a call with these parameters may add; ``logprobs=0`` asks, too."""
     asked = [name for name in ASKED_FOR if (value := params.get(name)) is not None and value is not False]
-    names = (*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1))
-    return names if answer_field is None else tuple(_renamed(name, answer_field) for name in names)
+    return (*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1))
 
 
 def _renamed(name: str, answer_field: str) -> str:
     return answer_field if name in _ANSWERS else f"{answer_field}_{name}"
 
 
-def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Callable[[Row], RowCall]:
+def blame(
+    read: Callable[[Row], RowCall], columns: Collection[str] = (), id_column: str | None = None
+) -> Callable[[Row], RowCall]:
     """Wrap the reader of calls: faulty rows fail with their own message.
 
     Args:
         read: from a row to its call.
         columns: the fields that a row must have.
+        id_column: the field that has to be an id; ``None``: none has.
     """
 
     def call_of(row: Row) -> RowCall:
@@ -77,6 +106,8 @@ def blame(read: Callable[[Row], RowCall], columns: Collection[str] = ()) -> Call
         for name in columns:
             if name not in row:
                 raise BadRow(f"{row.where} has no field {name!r}")
+        if id_column is not None and own_id_of(row, id_column) is None:
+            raise BadRow(f"{row.where} has no id in {id_column!r}: an id is a text or a whole number")
         return read(row)
 
     return call_of
@@ -88,10 +119,12 @@ class Ids:
     Args:
         most: ids that are remembered with their places. Of the others 14 to 26 bytes are kept each,
             and a repeat is told without the first one's line.
+        column: that has the ids; ``None``: it is called ``id``.
     """
 
-    def __init__(self, most: int = 10_000) -> None:
+    def __init__(self, most: int = 10_000, column: str | None = None) -> None:
         self._most = most
+        self._column = column
         self._places: dict[int, str] = {}
         self._others = Occurrences(), Occurrences()
 
@@ -100,7 +133,7 @@ class Ids:
 
     def repeated(self, row: Row) -> str | None:
         """Take in a row; return what is to be said of it, if an earlier row has its id."""
-        own = own_id_of(row)
+        own = own_id_of(row, self._column)
         if own is None:
             return None
         key = hash(own) & 0xFFFFFFFFFFFFFFFF
@@ -113,9 +146,10 @@ class Ids:
         return None
 
 
-def id_and(columns: Collection[str]) -> Collection[str]:
-    """Return the names of columns in their order, with ``id`` before them, unless it is among them."""
-    return columns if "id" in columns else ("id", *columns)
+def id_and(columns: Collection[str], id_column: str | None = None) -> Collection[str]:
+    """Return the names of columns in their order, and before them the id's, if it is not among them."""
+    name = id_column or "id"
+    return columns if name in columns else (name, *columns)
 
 
 def to_line(result: MapResult, *, columns: Collection[str] | None = None) -> bytes:
@@ -127,7 +161,7 @@ def fields_of_row(
     result: MapResult,
     *,
     columns: Collection[str] | None = None,
-    answer_field: str | None = None,
+    names: Names = Names(),
     values: Callable[[str], dict[str, Any]] | None = None,
     other: str | None = None,
     raw: bool = False,
@@ -136,31 +170,29 @@ def fields_of_row(
 
     Args:
         result: of a row.
-        columns: the fields to keep beside ``id``; ``None``: all.
-        answer_field: a name for the answer, which begins the other added names, too.
+        columns: the fields to keep beside the id; ``None``: all.
+        names: of the added fields.
         values: makes further fields of an answer's text; ``None``: there are none.
         other: the column of a table for what has no other; ``None``: it is no table.
         raw: leave a vector as the array that it is.
     """
     row: Row = result.document
     if row.fault is not None:
-        error = "error" if answer_field is None else _renamed("error", answer_field)
+        (error,) = names.of(["error"]).values()
         place: dict[str, Any] = {"file": row.file, "line": row.line} if row.file else {"line": row.line}
         # A column of the user's may be called line.
         return {**(place if other is None else {other: place}), error: {"type": BadRow.__name__, "message": row.fault}}
-    fields = dict(row) if columns is None else {name: row[name] for name in id_and(columns) if name in row}
-    if "id" not in fields:
+    fields = dict(row) if columns is None else {name: row[name] for name in id_and(columns, names.id) if name in row}
+    if names.id is None and "id" not in fields:
         fields["id"] = result.id
     answer = result.answer
     told = answer.as_dict(raw=True) if raw and isinstance(answer, Embedding) else answer.as_dict() if answer else {}
-    asked = {name: told.pop(name) for name in _BESIDE if name in told}
-    told.pop("health", None)
-    added: dict[str, Any] = told
     if result.error is not None:
-        added = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
-    if answer_field is not None:
-        added, asked = ({_renamed(name, answer_field): each[name] for name in each} for each in (added, asked))
+        told = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
+        # An answer that does not fit says why.
+        told |= {} if result.health is None else {"health": result.health}
+    # A row that adds more than the others do, by parameters of its own, may have such a field.
+    added = {names.free(name, fields): told[each] for each, name in names.of(told).items()}
     if values is not None and isinstance(answer, Completion):
         added |= values(answer.text)
-    # A row with a field of such a name has failed already, if the field was asked for.
-    return fields | added | {name: value for name, value in asked.items() if name not in fields}
+    return fields | added

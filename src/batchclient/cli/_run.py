@@ -12,7 +12,7 @@ import errno
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -28,11 +28,12 @@ from batchclient.cli._job import Job
 from batchclient.cli._kept import Kept, kept_by, place_of, seconds_in
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._metrics import serve_metrics
-from batchclient.cli._output import added_for, added_to_rows, output_of, writer_of
+from batchclient.cli._output import added_to_rows, named, output_of, writer_of
 from batchclient.cli._pilot import Pilot
 from batchclient.cli._progress import JobProgress
 from batchclient.cli._prompts import Prompts, check_columns
-from batchclient.cli._refusal import Refusal, in_options, named, refusal_of
+from batchclient.cli._refusal import Refusal, in_options, refusal_of
+from batchclient.cli._refusal import named as named_by
 from batchclient.cli._report import report
 from batchclient.cli._rows import Ids, blame
 from batchclient.cli._signals import on_signals
@@ -117,7 +118,9 @@ def _end(number: int) -> None:
 
 def _job(options: MapOptions, source: Source) -> int:
     options, client, prompts = _begin(options, source)
-    call_of, sketch_of = (blame(read, options.kept_columns or ()) for read in (prompts.read, prompts.sketch))
+    call_of, sketch_of = (
+        blame(read, options.kept_columns or (), options.id) for read in (prompts.read, prompts.sketch)
+    )
     options, output = output_of(options, source)
     with kept_by(options, output, source, partial(_media_in, options)) as kept:
         if kept is not None and (status := kept.status) is not None:
@@ -126,10 +129,17 @@ def _job(options: MapOptions, source: Source) -> int:
             if not status:
                 kept.done()
             return status
+        if kept is not None:
+            options = options.but(names=kept.names(options.names))
+        if options.names.taken and not options.quiet:
+            taken = ", ".join(f"{name!r}: the added one is 'answer_{name}'" for name in sorted(options.names.taken))
+            say(f"{source.name} has {taken}")
+        source.reserved = _reserved(options)
         serve_metrics(client, options.metrics, None if options.quiet else say)
         pilot = finish_by = None
         if options.pilot is not None or options.finish_by is not None:
             with _open(options) as again:
+                again.reserved = source.reserved
                 read = _read(again, sketch_of, random_rows=options.pilot or 0)
             finish_by = _finish_by(options, read, kept)
             if options.pilot is not None and kept is not None:
@@ -172,7 +182,7 @@ def _open(options: MapOptions) -> Source:
     """Open the input.
 
     Raises:
-        Refusal: the input cannot be read, or has the output, or a name that the output adds.
+        Refusal: the input cannot be read, or the output adds two fields of one name.
         ConfigError: an option about it is wrong.
     """
     if options.answer_field in ("", "id"):
@@ -185,29 +195,24 @@ def _open(options: MapOptions) -> Source:
     if twice is not None:
         way = "give --answer-field" if options.answer_field is None else "give another --answer-field"
         raise Refusal(f"--answer-columns: OUT has a field {twice!r} of its own; {way}")
-    taken = [name for name in options.kept_columns or () if name in added]
-    if taken:
-        raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
     if not options.source:
         raise Refusal("IN is empty; give a path, or - for stdin")
     columns = options.kept_columns
     media = () if options.media is None else options.media.fields
     own = () if options.row_params == "ignore" else parameter_types()
     names = _OF_REQUESTS if options.prompt is None else fields_of(options.prompt)
-    used = {"id", *media, *names, *own, *filter(None, [options.documents])}
+    used = {"id", *media, *names, *own, *filter(None, [options.documents, options.id])}
     wanted = None if columns is None or options.prompt is None else {*used, *columns}
     try:
         return Source(
             options.source,
             **options.file,
-            # Fields that are not written may have any name.
-            reserved=added if columns is None else (),
             wanted=wanted,
             used=used,
             most=options.first,
         )
     except OSError as error:
-        raise Refusal(f"{named(shown(options.source), 'IN')}: {reason_of(error)}") from None
+        raise Refusal(f"{named_by(shown(options.source), 'IN')}: {reason_of(error)}") from None
 
 
 def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient, Prompts]:
@@ -236,7 +241,7 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         media=options.media,
         documents=options.documents,
         top_n=options.top_n,
-        added=partial(added_for, options.but(output_form=form_of(options.output, options.output_form))),
+        data=() if options.id is None else (options.id,),
     )
     # Wrong parameters are refused while nothing is made.
     made = {"rows": options.rows} if options.prompt is None else {"prompt": prompts.read}
@@ -245,10 +250,11 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
         first = source.first()
     except OSError as error:
         raise Refusal(f"{source.name}: {reason_of(error)}") from None
-    call_of = blame(prompts.read, options.kept_columns or ())
+    call_of = blame(prompts.read, options.kept_columns or (), options.id)
     if first is not None:
         told = prompts.check_first(first, source)
         check_columns(options.kept_columns or (), first, source)
+        check_columns(() if options.id is None else (options.id,), first, source, "--id")
         if told and not options.quiet:
             say(told)
         with suppress(BadRow, ConfigError):  # its own fault
@@ -257,7 +263,14 @@ def _begin(options: MapOptions, source: Source) -> tuple[MapOptions, BatchClient
             options = options.but(client=options.client | {"model": prompts.model})
             client = BatchClient(**options.client)
         client.stream_map((), prompt=call_of, **options.arguments, fail_if=options.fail_if or ())
-    return options, client, prompts
+    return named(options, source), client, prompts
+
+
+def _reserved(options: MapOptions) -> Collection[str]:
+    """Return the names that no row may have. Fields that are not written may have any."""
+    return (
+        () if options.kept_columns is not None else added_to_rows(options, form_of(options.output, options.output_form))
+    )
 
 
 def _make_job(
@@ -271,12 +284,14 @@ def _make_job(
     pilot: Pilot | None,
     finish_by: FinishBy | None,
 ) -> Job:
-    ids = Ids()
+    ids = Ids(column=options.id)
     told = 0
 
     def call_said(row: Row) -> RowCall:
         nonlocal told
         repeated = ids.repeated(row)
+        if repeated is not None and options.id is not None and row.fault is None:
+            raise BadRow(repeated)
         if repeated is not None and not options.quiet and told <= _MOST_TOLD:
             told += 1
             say(f"{repeated}: both are sent" if told <= _MOST_TOLD else "further rows have ids of earlier ones, too")
@@ -293,7 +308,7 @@ def _make_job(
         fail_if=options.fail_if or (),
         journal=None if kept is None else kept.journal,
     )
-    results = map_of(rows)
+    results = map_of(rows, options.id)
     results.finish_by = finish_by
     if options.media is not None:
         results.on_finished = options.media.leave
@@ -336,7 +351,8 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         # The report may go anywhere, and rows go where the job's may.
         place = place_of(*output_of(options, source))
     options, client, prompts = _begin(options, source)
-    call_of = blame(prompts.read, options.kept_columns or ())
+    source.reserved = _reserved(options)
+    call_of = blame(prompts.read, options.kept_columns or (), options.id)
     dry_run = DryRun(
         client,
         _read(

@@ -24,8 +24,8 @@ def map_rows(options: MapOptions) -> int:
     'data/*.parquet'; or a URL. --prompt makes the prompts. Without it each row is a request:
     messages, prompt, conversations, or a line of an OpenAI Batch file.
 
-    A row of OUT has the fields of its row of IN, an id, and completion,
-    finish_reason and usage, or error. With --call embed it has embedding and usage instead, with
+    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason,
+    health and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 
     Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost or

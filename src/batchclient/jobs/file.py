@@ -52,7 +52,6 @@ class Reading:
         wanted: the fields, or paths to them, beside which nothing is used: of Parquet and Arrow
             nothing else is read. ``None``: all is used.
         used: of these, the fields without which a row of a table is unusable. ``None``: all.
-        reserved: fields that no row may have, because the output adds them.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -65,7 +64,6 @@ class Reading:
     delimiter: str | None = None
     escape: str | None = None
     encoding: str | None = None
-    reserved: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMATS:
@@ -74,7 +72,6 @@ class Reading:
         self.wanted, self.used = _roots(self.wanted), _roots(self.used)
         self.delimiter, self.escape = _character("delimiter", self.delimiter), _character("escape", self.escape)
         self.encoding = None if self.encoding is None else codec_from(self.encoding)
-        self.reserved = frozenset(self.reserved)
 
 
 class File:
@@ -136,10 +133,8 @@ class File:
             OSError: it cannot be read.
             ConfigError: it has another form, or no usable header.
         """
-        rows, (columns, reserved) = self._rows(), (self._reading.columns, self._reading.reserved)
-        if columns is not None:
-            rows = (_with_columns(row, columns) for row in rows)
-        return (_without(row, reserved) for row in rows) if reserved else rows
+        rows, columns = self._rows(), self._reading.columns
+        return rows if columns is None else (_with_columns(row, columns) for row in rows)
 
     def _rows(self) -> Iterator[Row]:
         opened, reading = self._opened, self._reading
@@ -266,15 +261,6 @@ def _with_columns(row: Row, columns: Sequence[str]) -> Row:
     if missing is not None:
         return row.with_fault(f"has no field {missing!r}")
     return row.keeping(columns)
-
-
-def _without(row: Row, reserved: Collection[str]) -> Row:
-    name = next((name for name in row if name in reserved), None)
-    if name is None:
-        return row
-    return row.with_fault(
-        f"has a field {name!r}, which the output would overwrite; rename it, or keep others by --columns"
-    )
 
 
 def _line_from(file: Bytes, size: int, offset: int) -> int:

@@ -7,7 +7,7 @@ Rules:
   ``other_fields``, as JSON. So nothing is lost, and the columns of two runs are the same.
 - The lines of OpenAI's Batch form have ``custom_id``, and ``response`` with the reply's body. A row
   that failed has the server's status and words in ``response``, or else ``error``. Such lines are
-  in ``OUT.errors``, too.
+  in ``OUT.errors``, too. Beside these a line has the ``health`` of a generated answer.
 - A file of vectors has one for each row; of a row without one its numbers are NaN. ``OUT.ids`` has
   the ``id`` of each, and the error, as JSON lines.
 """
@@ -177,16 +177,22 @@ class BatchLines(Writer):
     Args:
         fields: of a row.
         model: of the job, where a reply names none.
+        id_column: that has the rows' ids; ``None``: it is ``custom_id`` or ``id``.
+        has_health: whether the lines have it.
     """
 
-    def __init__(self, fields: Fields, model: str | None = None) -> None:
+    def __init__(
+        self, fields: Fields, model: str | None = None, id_column: str | None = None, *, has_health: bool = True
+    ) -> None:
         super().__init__(fields)
         self._model = model
+        self._id = id_column
+        self._has_health = has_health
         self._line = b""
 
     def add(self, result: MapResult) -> bytes:
         row, answer = result.document, result.answer
-        own = row.get("custom_id", row.get("id", result.id))
+        own = row.get("custom_id", row.get("id", result.id)) if self._id is None else row.get(self._id)
         unusable = getattr(row, "fault", None) is not None
         name = f"batch_req_{result.index}"
         response: dict[str, Any] | None = None
@@ -205,7 +211,10 @@ class BatchLines(Writer):
                 error |= {"file": row.file, "line": row.line} if row.file else {"line": row.line}
         is_none = own is None or (unusable and "custom_id" not in row)
         custom = None if is_none else own if isinstance(own, str) else encode(own).decode()
-        self._line = encode({"id": name, "custom_id": custom, "response": response, "error": error}) + b"\n"
+        line = {"id": name, "custom_id": custom, "response": response, "error": error}
+        if self._has_health and result.health is not None:
+            line["health"] = result.health
+        self._line = encode(line) + b"\n"
         return self._line
 
     def beside(self, result: MapResult) -> bytes:
@@ -258,13 +267,18 @@ class Vectors(Writer):
     """NumPy's ``.npy``: a row of 32-bit floats for each row; beside it the ids, as JSON lines.
 
     The number of rows is known at the end, when ``head`` takes its place.
+
+    Args:
+        fields: of a row.
+        id_column: that has the rows' ids.
     """
 
     _HEAD_BYTES = 128
     """Room for two numbers of twenty digits each; NumPy wants a multiple of 64."""
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: Fields, id_column: str = "id") -> None:
         super().__init__(fields)
+        self._id = id_column
         self._rows = 0
         self._size: int | None = None
         self._fault = ""
@@ -295,7 +309,8 @@ class Vectors(Writer):
     def beside(self, result: MapResult) -> bytes:
         told = self._fields(result)
         if result.document.fault is None:  # the input's own fields are not told
-            told = {name: told[name] for name in ("id", "error") if name == "id" or result.error is not None}
+            failed = {} if result.error is None else {"error": told["error"]}
+            told = {"id": told.get(self._id), **failed}
         if self._fault:
             told["error"] = {"type": "ValueError", "message": self._fault}
         return encode(told) + b"\n"

@@ -99,6 +99,7 @@ def _added(name: str) -> Any:
     types = {
         "completion": text,
         "finish_reason": text,
+        "health": text,
         "label": text,
         "score": arrow.float64(),
         "usage": arrow.struct(usage),

@@ -18,7 +18,7 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain, islice
 from types import TracebackType
@@ -63,6 +63,7 @@ class Source:
         is_regular: whether reading never waits.
         schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
         names: of a table's columns, read or not; empty until they are known, and of other forms.
+        reserved: fields that no row may have, because the output adds them.
 
     Raises:
         OSError: there is no such file.
@@ -88,6 +89,7 @@ class Source:
         self.form: str | None = form
         self.schema: Any = None
         self.names: Sequence[str] = ()
+        self.reserved: Collection[str] = ()
         self.status: os.stat_result | None = None
         self.stamp: list[Any] | None = None
         self.is_regular: bool = found.system is None
@@ -156,14 +158,18 @@ class Source:
     def ahead(self) -> list[Row]:
         """Return the first rows, which stay in ``rows``; of a pipe those that ``first`` has read.
 
-        Raises:
-            OSError: the input cannot be read.
+        What is wrong with the input behind them is raised when the rows are read.
         """
         if not self.is_regular:
             return self._seen
-        self._seen = list(islice(self._rows, _ROWS_AHEAD))
-        self._rows = chain(self._seen, self._rows)
-        return self._seen
+        seen, rest = list[Row](), self._rows
+        try:
+            for row in islice(rest, _ROWS_AHEAD):
+                seen.append(row)
+        except (OSError, ConfigError) as error:
+            rest = _raising(error)
+        self._seen, self._rows = seen, chain(seen, rest)
+        return seen
 
     def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
         """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
@@ -171,11 +177,19 @@ class Source:
 
     def load(self, loaded: Callable[[Row], Row]) -> None:
         """Load what a row names, in the thread that reads the row: reading may wait from now on."""
-        self._rows, self.is_regular, self._ahead = map(loaded, self._rows), False, _LOADED_AHEAD
+        self._rows, self.is_regular, self._ahead = map(loaded, self._checked(self._rows)), False, _LOADED_AHEAD
 
     def read(self) -> Iterator[Row]:
         """Yield all rows; waits for the input."""
-        yield from self._rows
+        yield from self._checked(self._rows)
+
+    def _checked(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            name = next((name for name in self.reserved if name in row), None)
+            if name is None or row.fault is not None:
+                yield row
+            else:
+                yield row.with_fault(f"has a field {name!r}, which the output would overwrite; give --answer-field")
 
     def expected(self) -> int | None:
         """Return about how many rows there are, where that is told without reading them.
@@ -266,7 +280,7 @@ class Source:
         loop = asyncio.get_running_loop()
 
         def read() -> None:
-            for row in self._rows:
+            for row in self.read():
                 room.acquire()
                 ready.append(row)
                 if not news.is_set():
@@ -284,6 +298,11 @@ class Source:
                 await reading
                 return
             await news.wait()
+
+
+def _raising(error: Exception) -> Iterator[Row]:
+    yield from ()
+    raise error
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
