@@ -65,6 +65,7 @@ from batchclient.health import Health, is_cut_off
 from batchclient.types import AnswerT, MapProgress, MapResult
 
 if TYPE_CHECKING:
+    from batchclient._core.requests import Budget
     from batchclient._maps.fail_if import FailIf
     from batchclient._maps.finish_by import FinishBy, Pace
     from batchclient._maps.journaled import Journaled
@@ -211,6 +212,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Keeps the time by which the map has to end, if there is one."""
         self._counts = Counts()
         self.id_column: str | None = None
+        self.budget: Budget | None = None
+        """What it may still spend at servers with a price; ``None``: there is no bound."""
         self.kinds: Kinds | None = None
         """The rows handed out, where somebody wants to know of what kinds they are."""
         if journaled is not None:

@@ -46,7 +46,7 @@ def test_the_summary_has_the_cost_of_the_tokens(cli_map, tmp_path, out):
         (["--price", "a/b"], "--price: "),
         (["--price", "-1/2"], "--price: "),
         (["--gpu-price", "nan"], "--gpu-price: "),
-        (["--max-cost", "2"], "--max-cost: the cost is known with --price or --gpu-price"),
+        (["--max-cost", "2"], "--max-cost: the cost is known with --price, --gpu-price or a priced --server"),
         (["--max-cost", "0", "--price", "1/2"], "--max-cost: "),
     ],
 )

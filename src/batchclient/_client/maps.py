@@ -265,7 +265,7 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         )
     more_ahead, look_ahead = 0 if journaled is None else journaled.more_ahead, job.look_ahead
     times = 1 if job.order is None else _TIMES_AHEAD
-    return Map(
+    rows: Map[Any] = Map(
         documents,
         make_request,
         engine.start,
@@ -279,6 +279,8 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         longest_first=job.order is not None,
         ticker=None if job.progress is None else Ticker(engine.callbacks.hook("progress", job.progress)),
     )
+    rows.budget = job.budget
+    return rows
 
 
 def _finish_by(engine: Engine, job: MapJob, finish_by_s: float) -> FinishBy:

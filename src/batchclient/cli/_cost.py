@@ -1,4 +1,4 @@
-"""What a job costs: ``--price``, ``--gpu-price``, and the bound ``--max-cost``.
+"""What a job costs: ``--price``, ``--gpu-price``, the prices of ``--server``, and ``--max-cost``.
 
 The numbers are in the currency of the prices, which the command does not know.
 """
@@ -19,45 +19,62 @@ class Cost:
     """The price of a job's work, and the bound on the cost.
 
     Args:
-        price: of tokens and of time.
+        price: of tokens and of time, at any server; ``None``: there is none.
         most: the job stops once it has cost so much; ``None``: there is no bound.
+        of_servers: whether servers have prices of their own, which the client keeps to.
     """
 
-    price: Price
+    price: Price | None
     most: float | None = None
+    of_servers: bool = False
 
     def of(self, statistics: Statistics, seconds: float) -> float:
         """Return the cost of a client's work so far, in so many seconds."""
-        return self.price.cost(
-            prompt_tokens=statistics.prompt_tokens, completion_tokens=statistics.completion_tokens, seconds=seconds
-        )
+        cost = sum(statistics.costs.values())
+        if self.price is None:
+            return cost
+        tokens = {"prompt_tokens": statistics.prompt_tokens, "completion_tokens": statistics.completion_tokens}
+        return cost + self.price.cost(**tokens, seconds=seconds)
 
     def written(self, prompt_tokens: float, completion_tokens: float, seconds: float) -> str:
         """Write the cost of tokens and of time."""
         tokens = {"prompt_tokens": round(prompt_tokens), "completion_tokens": round(completion_tokens)}
+        assert self.price is not None, "only a price for all tokens is foretold"
         return written_cost(self.price.cost(**tokens, seconds=seconds))
 
     def is_reached(self, cost: float) -> bool:
-        """Whether a job that has cost so much has to stop."""
-        return self.most is not None and cost >= self.most
+        """Whether a job that has cost so much has to stop.
+
+        Where servers alone have prices, the client keeps to the bound.
+        """
+        return self.most is not None and self.price is not None and cost >= self.most
 
 
-def cost_from(price: str | None, gpu_price: float | None, max_cost: float | None) -> Cost | None:
+def cost_from(
+    price: str | None, gpu_price: float | None, max_cost: float | None, *, of_servers: bool = False
+) -> Cost | None:
     """Read the options about the cost; ``None``: no price is given.
+
+    ``of_servers``: servers have prices of their own.
 
     Raises:
         Refusal: a number is wrong, or the bound has no price beside it.
     """
-    if max_cost is not None and price is None and gpu_price is None:
-        raise Refusal("--max-cost: the cost is known with --price or --gpu-price, and neither is given")
+    if price is not None and of_servers:
+        raise Refusal("--price is of all servers alike: leave it out, and give each --server its input= and output=")
+    is_known = of_servers or price is not None or gpu_price is not None
+    if max_cost is not None and not is_known:
+        raise Refusal("--max-cost: the cost is known with --price, --gpu-price or a priced --server; none is given")
     if max_cost is not None and not 0 < max_cost < math.inf:
         raise Refusal(f"--max-cost: a number above 0, not {max_cost:g}")
     if gpu_price is not None and not 0 <= gpu_price < math.inf:
         raise Refusal(f"--gpu-price: the price of an hour of all GPUs, not {gpu_price:g}")
-    if price is None and gpu_price is None:
+    if not is_known:
         return None
+    if price is None and gpu_price is None:
+        return Cost(None, max_cost, of_servers)
     of_prompts, of_answers = (None, None) if price is None else _per_million(price)
-    return Cost(Price(per_hour=gpu_price, input=of_prompts, output=of_answers), max_cost)
+    return Cost(Price(per_hour=gpu_price, input=of_prompts, output=of_answers), max_cost, of_servers)
 
 
 def _per_million(text: str) -> tuple[float, float]:

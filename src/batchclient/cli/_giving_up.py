@@ -43,6 +43,9 @@ _OF_EVERY_ROW = (NotFound, ConnectFailed)
 """Errors of these kinds are alike whatever their words are, other refusals by their words."""
 
 
+_SPENT = "stopped: --max-cost is reached"
+
+
 class End(NamedTuple):
     """Why a job ends before its input does.
 
@@ -100,6 +103,8 @@ class GivingUp:
             if not now.succeeded:
                 raise refusal
             self.end = End(Status.USAGE, f"stopped: {refusal}", without=" without --guest")
+        if isinstance(error, ConfigError) and error.field == "max_cost" and not result.reused:
+            self.end = End(Status.STOPPED, _SPENT)
         if error is None or now.succeeded:
             return
         self._refuse_to_begin(error, now)
@@ -141,7 +146,7 @@ class GivingUp:
             now: seconds, on any clock that never goes back.
         """
         if self._options.cost is not None and self._options.cost.is_reached(spent):
-            self.end = End(Status.STOPPED, "stopped: --max-cost is reached")
+            self.end = End(Status.STOPPED, _SPENT)
         patience_s = self._options.outage_patience_s
         endpoints = [each for each in statistics.endpoints if each.state != "leaving"]
         is_refusal = all(each.state not in OUT_OF_USE for each in endpoints)

@@ -246,6 +246,8 @@ class Job:
             raise self._watch_error
         if not is_done or self.giving_up.end is not None:
             return False
+        if self._results.budget is not None:
+            self._results.budget.spent = sum(self._client.statistics().costs.values())
         self.failures = self.kinds  # the job finds its rows in the journal, or tries again
         lines = pilot.forecast()
         tokens = {"prompt_tokens": pilot.prompts, "completion_tokens": pilot.answers}

@@ -419,7 +419,7 @@ class Kept:
         self._note(
             input=shown(source) if source == "-" or "://" in source else _real(Path(source)),
             begun=self._told.get("begun") or _now(),
-            price=None if cost is None else asdict(cost.price),
+            price=None if cost is None or cost.price is None else asdict(cost.price),
             retries=self._options.retries,
         )
 

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,6 +52,7 @@ from batchclient.cli._options import (
     of_server,
     params_from,
     server_arguments,
+    server_from,
 )
 from batchclient.cli._prompts import template_from
 from batchclient.cli._refusal import Refusal
@@ -87,7 +88,7 @@ class MapOptions:
         retries: what becomes of bad answers, in ``Repair``'s words.
         client: the arguments of ``BatchClient``.
         audited: the share of the rows that are asked again afterwards, if any are.
-        cost: the price of the work, if given, and the bound.
+        cost: the price of the work, if one is known, and the bound.
         metrics: where the job's metrics are served, if anywhere.
 
     Raises:
@@ -130,6 +131,9 @@ class MapOptions:
     temperature: Temperature = None
 
     base_url: BaseUrl = None
+    server: Annotated[
+        list[str] | None, of_server("With model=, input=, output= (a million tokens), key=; repeatable.", "URL,NAME=…")
+    ] = None
     model: Model = None
     api_key: ApiKey = None
     header: Headers = None
@@ -222,9 +226,10 @@ class MapOptions:
         if self.finish_by is not None and self.guest:
             raise Refusal("--finish-by is a guest while that keeps the time: leave --guest out")
         looks_on_s = 0.0 if sys.stderr.isatty() else WAIT_S
+        servers = [server_from(each) for each in self.server or ()]
         self.client = {
             **server_arguments(
-                self.base_url, self.model, self.api_key, self.header, self.endpoints_shard, self.dialect
+                self.base_url, self.model, self.api_key, self.header, self.endpoints_shard, self.dialect, servers
             ),
             **client_arguments(
                 self.concurrency,
@@ -242,8 +247,8 @@ class MapOptions:
             # The pages show what others have there, also where --dialect says which server it is.
             self.client["probe"] = True
         if self.session_header is not None:
-            urls = self.client["base_url"]
-            self.client["base_url"] = [Server(url, session_header=self.session_header) for url in urls]
+            given = [each if isinstance(each, Server) else Server(each) for each in self.client["base_url"]]
+            self.client["base_url"] = [replace(each, session_header=self.session_header) for each in given]
         self.prompt = template_from(self.prompt, self.prompt_file)
         ranks = self.call in ("score", "rerank")
         if ranks and (self.prompt is None or self.documents is None):
@@ -280,7 +285,9 @@ class MapOptions:
         }
         self.journal = None if self.journal is None else _path_from(self.journal, self.part)
         self.audited = audit_from(self.audit, self.call, self.params)
-        self.cost = cost_from(self.price, self.gpu_price, self.max_cost)
+        self.cost = cost_from(
+            self.price, self.gpu_price, self.max_cost, of_servers=any(each.price is not None for each in servers)
+        )
         self.metrics = address_from(self.metrics_port)
 
     def __repr__(self) -> str:
@@ -313,6 +320,11 @@ class MapOptions:
             **({} if self.media is None else {"look_ahead": 512}),
             **self.params,
         }
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The arguments of ``stream_map`` that bound what it costs, beside ``arguments``."""
+        return {"max_cost": self.max_cost} if self.cost is not None and self.cost.of_servers else {}
 
     def _media(self) -> Media | None:
         has_media = bool(self.image or self.audio)

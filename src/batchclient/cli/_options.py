@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 from functools import wraps
@@ -13,11 +14,13 @@ import typer
 
 from batchclient._maps.row_calls import RowForm
 from batchclient._maps.row_calls import RowParams as OfRowParams
-from batchclient.cli._refusal import Refusal, option_of
+from batchclient.cli._refusal import Refusal, in_options, option_of
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
+from batchclient.errors import ConfigError
 from batchclient.jobs.rows import Format
-from batchclient.options import AdaptiveLimit, Batching, Queue
+from batchclient.options import AdaptiveLimit, Batching, Queue, Server
 from batchclient.partition import endpoints_shard
+from batchclient.price import Price
 
 __all__ = [
     "ApiKey",
@@ -53,6 +56,7 @@ __all__ = [
     "of_server",
     "params_from",
     "server_arguments",
+    "server_from",
 ]
 
 T = TypeVar("T")
@@ -112,6 +116,8 @@ MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST
 LogFormat = Annotated[Literal["text", "json"] | None, of_job("text or json on stderr, with time and fields.", "FORM")]
 Quiet = Annotated[bool, of_job("Say complaints and failures alone.", None, "--quiet", "-q")]
 
+_OF_SERVER = frozenset({"model", "input", "output", "key"})
+_PRICED = "http://host/v1,input=0.15,output=0.6"
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 _NOT_FIELDS = {
@@ -162,25 +168,51 @@ def server_arguments(
     header: Iterable[str] | None,
     shard: str | None = None,
     dialect: Any = None,
+    servers: Sequence[Server] = (),
 ) -> dict[str, Any]:
     """Return the arguments of ``BatchClient`` about the servers.
 
     Args:
         base_url, model, api_key, header, shard, dialect: the options.
+        servers: beside those of ``base_url``; no shard is made of them.
 
     Raises:
         Refusal: no server is named, or a header is wrong.
         ConfigError: there is no such part of the servers.
     """
-    if not base_url:
+    if not base_url and not servers:
         raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
+    urls = list(base_url or ())
     return {
-        "base_url": list(base_url) if shard is None else endpoints_shard(list(base_url), shard),
+        "base_url": [*(urls if shard is None or not urls else endpoints_shard(urls, shard)), *servers],
         "model": model or None,
         "api_key": api_key or None,
         "headers": headers_from(header or ()),
         "dialect": dialect,
     }
+
+
+def server_from(text: str) -> Server:
+    """Read ``URL,NAME=VALUE,…``: a server with a model, prices and a key of its own.
+
+    Raises:
+        Refusal: a part has another form, or the key's variable is not set.
+    """
+    url, *parts = text.split(",")
+    given = dict(part.partition("=")[::2] for part in parts)
+    if len(given) < len(parts) or not given.keys() <= _OF_SERVER or not all(given.values()):
+        raise Refusal("--server: URL,model=NAME,input=PRICE,output=PRICE,key=VARIABLE: the names that apply, each once")
+    try:
+        prices = {name: float(given[name]) for name in ("input", "output") if name in given}
+    except ValueError:
+        raise Refusal(f"--server: input and output are prices of a million tokens, as in {_PRICED}") from None
+    key = None if "key" not in given else os.environ.get(given["key"])
+    if "key" in given and not key:
+        raise Refusal(f"--server: key={given['key']} names no variable of the environment that has a key")
+    try:
+        return Server(url, model=given.get("model"), price=Price(**prices) if prices else None, api_key=key)
+    except ConfigError as error:
+        raise Refusal(f"--server: {in_options(str(error))}") from None
 
 
 def client_arguments(

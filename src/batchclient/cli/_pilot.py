@@ -78,7 +78,9 @@ class Pilot:
         journal = None if kept is None else kept.journal
         self._kept, self._row_s = kept, None if journal is None else pilot_in(journal)
         rows = [each.row for each in read.drawn]
-        self._results = map_of(client.stream_map(rows, call_of, **options.arguments, journal=journal), options.id)
+        self._results = map_of(
+            client.stream_map(rows, call_of, **options.arguments, **options.bounds, journal=journal), options.id
+        )
         self._finish_by = finish_by
         if finish_by is not None:
             self._results.finish_by = finish_by.of_pilot(self.size)
@@ -178,7 +180,7 @@ class Pilot:
         tokens = ((self.prompts, "in"), (self.answers, "out"))
         told = [f"{low:,.0f} to {high:,.0f} {way}" for (low, high), way in tokens if high]
         lines += [f"  tokens: {', '.join(told)}"] if told else []
-        if (cost := self._options.cost) is not None:
+        if (cost := self._options.cost) is not None and cost.price is not None:
             lines.append(f"  cost: {' to '.join(map(cost.written, self.prompts, self.answers, self.seconds))}")
         kinds = ((kind, share(count, len(rows), others)) for kind, count in self.kinds.most_common())
         told = [f"{100 * each.low:.3g} to {100 * each.high:.3g} % {kind}" for kind, each in kinds]

@@ -62,6 +62,7 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     more += _of_thinking(job, options)
     more += _of_truncated(job.kinds, options, is_kept=kept is not None)
     more += _reached(job, options)
+    more += _of_servers(job, options)
     say(f"{start}{_counts(job, output)}{lost}", *failures, *more, event="summary", **facts)
 
 
@@ -154,6 +155,18 @@ def _reached(job: Job, options: MapOptions) -> list[str]:
             counts = tuple(map(sum, zip(*[each.counts for each in seen], strict=True)))
             p95_s = Histogram(seen[0].bounds, counts, sum(each.sum for each in seen)).quantile(0.95)
             told.append(f"95 % of {what} within {p95_s:.2g} s (asked: {asked_s:g} s)")
+    return told
+
+
+def _of_servers(job: Job, options: MapOptions) -> list[str]:
+    """Return what each server has cost, and why calls went to a dearer one, if any has a price."""
+    if job.statistics is None or options.cost is None or not options.cost.of_servers:
+        return []
+    told = []
+    for url in dict.fromkeys(each.base_url for each in job.statistics.endpoints):
+        went = [f"{count:,} ({why})" for (where, why), count in job.statistics.overflows.items() if where == url]
+        more = f"; calls instead of a cheaper server's: {', '.join(went)}" if went else ""
+        told.append(f"  {url} cost {written_cost(job.statistics.costs.get((url,), 0.0))}{more}")
     return told
 
 

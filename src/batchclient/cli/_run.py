@@ -305,6 +305,7 @@ def _make_job(
         prompt=call_said,
         ordered=not options.unordered,
         **options.arguments,
+        **options.bounds,
         fail_if=options.fail_if or (),
         journal=None if kept is None else kept.journal,
     )
