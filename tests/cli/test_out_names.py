@@ -76,6 +76,14 @@ def test_a_column_that_is_not_written_takes_no_name(cli_map, tmp_path, out):
     assert (row["health"], row["answer_health"], type(row["usage"])) == (2, "ok", dict)
 
 
+def test_the_shards_of_an_input_have_the_same_names(cli_map, tmp_path):
+    # The second half has no such field.
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a", "usage": 1}] * 4 + [{"text": "a"}] * 4)
+    for part in (0, 1):
+        assert cli_map(source, "-o", tmp_path / "{shard}.jsonl", "--shard", f"{part}/2").exit_code == 0
+        assert "answer_usage" in read_rows(tmp_path / f"{part}.jsonl")[-1]
+
+
 def test_the_columns_of_a_job_stay_whatever_its_input_has_later(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "a", "health": 1}, LONG])
     assert cli_map(source, "-o", out).exit_code == 1

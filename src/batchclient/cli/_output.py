@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -55,7 +57,8 @@ def named(options: MapOptions, source: Source) -> MapOptions:
         OSError: the input cannot be read.
     """
     form = form_of(options.output, options.output_form)
-    seen = {*source.names, *(name for row in source.ahead() for name in row)}
+    with _of_all_shards(options, source) as whole:
+        seen = {*whole.names, *(name for row in whole.ahead() for name in row)}
     kept = seen if options.kept_columns is None else seen.intersection(options.kept_columns)
     taken = kept.intersection(added_to_rows(options, form))
     named = options.but(names=replace(options.names, taken=frozenset(taken)))
@@ -63,6 +66,17 @@ def named(options: MapOptions, source: Source) -> MapOptions:
     if twice is not None:
         raise Refusal(f"{source.name} has the fields {twice!r} and 'answer_{twice}': give --answer-field")
     return named
+
+
+@contextmanager
+def _of_all_shards(options: MapOptions, source: Source) -> Iterator[Source]:
+    """Open the input whose first rows tell the columns: of a shard the whole, for all have the same."""
+    if not options.file.get("shard") or (source.stamp is None and "://" not in options.source):
+        yield source
+        return
+    with Source(options.source, **{**options.file, "shard": None}) as whole:
+        whole.first()
+        yield whole
 
 
 def output_of(options: MapOptions, source: Source) -> tuple[MapOptions, Output]:
@@ -131,13 +145,8 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     *names, other = added_to_rows(options, form)
     added = {name: known for known, name in options.names.of(added_by(options.call, options.params)).items()}
     is_typed = form == "parquet"
-    if options.file.get("shard") and (source.stamp is not None or "://" in options.source):
-        # All shards have the columns that the first rows of the whole tell.
-        with Source(options.source, **{**options.file, "shard": None}) as whole:
-            whole.first()
-            types, schema = columns_of(whole, is_typed=is_typed), whole.schema
-    else:
-        types, schema = columns_of(source, is_typed=is_typed), source.schema
+    with _of_all_shards(options, source) as whole:
+        types, schema = columns_of(whole, is_typed=is_typed), whole.schema
     if options.kept_columns is not None:
         types = {name: types[name] for name in id_and(options.kept_columns, options.id) if name in types}
     types = {name: kind for name, kind in types.items() if name not in (*names, other)}
