@@ -91,7 +91,9 @@ def test_an_answer_that_does_not_fit_fails_its_row(ask, answer, kind):
     result, rows = ask([[answer], [GOOD]])
     assert result.exit_code == 1
     assert rows[0] == {
-        "id": "0", "error": {"type": "AnswerInvalid", "message": f"the answer is no An_invoice: {kind}"},
+        "id": "0",
+        "error": {"type": "AnswerInvalid", "message": f"the answer is no An_invoice: {kind}"},
+        "health": "invalid",
     }  # fmt: skip
     assert "; invalid: 1; failed: 1\n" in result.stderr
     assert "wasted: 5" in result.stderr
