@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.pages import serving
 
 from batchclient.cli._progress import Meter, Snapshot
+from batchclient.simulator import EmbeddedServer
 
 from .conftest import read_rows, rows_of, write_rows
 
@@ -99,6 +100,47 @@ def test_no_command_is_named_where_none_mends(ask, scripted, out):
     ):
         _, lines, _ = ask("-o", out, *options, "--new", first=40)
         assert "truncated" in lines[0] and "the same command" not in lines[-1], options
+
+
+def test_what_helps_against_thinking_is_named_by_the_report_and_by_a_bound(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(60))
+    for parser in (False, True):
+        with EmbeddedServer(model="m", thinking_tokens=200, reasoning_parser=parser, output_lengths="fixed") as server:
+            command = [
+                "map",
+                source,
+                "--base-url",
+                server.base_url,
+                "--model",
+                "m",
+                "--prompt",
+                "{text}",
+                "--call",
+                "chat",
+            ]
+            done = cli(*command, "--max-tokens", 20, "-o", out, "--new", "--fail-if", "reasoning_only>5%")
+            said = "; --thinking-tokens bounds the thinking, and leaves room for the answer"
+            assert done.exit_code == 3 and said in done.stderr.splitlines()[0]
+            done = cli(*command, "--max-tokens", 20, "-o", out, "--new")
+            assert "--thinking-tokens N bounds the thinking, and leaves room for the answer" in done.stderr
+            done = cli(*command, "--max-tokens", 20, "--thinking-tokens", 30, "-o", out, "--new")
+            assert "reasoning_only" not in done.stderr and done.exit_code == 0
+            assert {row["usage"]["completion_tokens"] for row in read_rows(out)} == {52 if parser else 50}
+
+
+def test_the_report_names_what_helps_where_a_server_ignores_a_budget(cli, tmp_path, out):
+    def answer(asked):
+        if asked.method == "GET":
+            return 404, b""
+        message = {"role": "assistant", "reasoning": "hm " * 100, "content": "Yes."}
+        usage = {"prompt_tokens": 3, "completion_tokens": 102, "total_tokens": 105}
+        return 200, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    with serving(answer) as server:
+        command = ["map", source, "--base-url", server.url, "--model", "m", "--prompt", "{text}", "--call", "chat"]
+        done = cli(*command, "--dialect", "llamacpp", "--max-tokens", 500, "--thinking-tokens", 30, "-o", out)
+    assert "over --thinking-tokens: 3 answers, since the server ignores it; take a llama.cpp of May 2026" in done.stderr
 
 
 def test_a_classification_by_one_token_is_not_called_truncated(ask, scripted, out):

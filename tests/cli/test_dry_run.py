@@ -169,6 +169,7 @@ def test_with_a_price_it_tells_the_cost(dry_run):
         ([{"text": "a"}] * 2, ["--param", "n=8", "--max-tokens", 32], 512),
         ([{"text": "a"}] * 2, ["--max-tokens", 32, "--retry-truncated", 2], 256),
         ([{"text": "a"}] * 2, ["--max-tokens", 32, "--retry-truncated", 2, "--max-tokens-at-most", 50], 100),
+        ([{"text": "a"}] * 2, ["--max-tokens", 32, "--thinking-tokens", 200], 468),
         ([{"text": "a"}] * 2, ["--param", 'extra_body={"max_completion_tokens": 7}', "--call", "chat"], 14),
     ],
 )

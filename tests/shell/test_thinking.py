@@ -351,6 +351,20 @@ async def test_a_caller_who_leaves_between_the_parts_ends_both():
         assert client.statistics().in_flight == 0
 
 
+async def test_a_drain_waits_for_both_parts():
+    server = Thinker()
+    async with one_by_one(server) as client, anyio.create_task_group() as group:
+        texts = []
+
+        async def ask():
+            texts.append((await client.complete("Why?", max_tokens=5, thinking_tokens=20)).text)
+
+        group.start_soon(ask)
+        await server.arrived(1)
+        await client.drain()
+        assert texts[0].endswith("</think>\n\n The answer is 42.")
+
+
 async def test_a_failed_second_part_is_the_calls_failure():
     class Refusing(Thinker):
         def tell(self, sent):

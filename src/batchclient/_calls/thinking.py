@@ -317,6 +317,7 @@ class Thinking:
     def _end(self, tell: Callable[[], object]) -> None:
         if self._runner.thinking.pop(self._call, None) is not None and not self._call.waiter.done():
             tell()
+        self._runner.thinking_over.set()
         # Circles, which would keep the prompt until the garbage collector comes.
         self._request, self._take = None, _ignore
 

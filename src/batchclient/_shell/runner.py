@@ -163,6 +163,8 @@ class Runner:
         self._think = think
         self.thinking: dict[Request, Callable[[], None]] = {}
         """Of calls with a budget for thinking that are under way: what ends them."""
+        self.thinking_over = anyio.Event()
+        """Set whenever one of them has ended."""
         self._wishes: dict[object, bool] = {}
         """Of maps that have to end in time: whether they may be guests."""
         self._drained = anyio.Event()
@@ -253,6 +255,7 @@ class Runner:
         """Note that the caller waits no more; without effect on a request never submitted."""
         if (end := self.thinking.pop(request, None)) is not None:
             end()
+            self.thinking_over.set()
         if request.state not in (RequestState.NEW, RequestState.DONE):
             self.tell(Cancelled(request))
 
@@ -338,6 +341,10 @@ class Runner:
         await self.model_question.settled()
         for rows in tuple(self.maps):
             rows.hasten()
+        while self.thinking:
+            # Such a call may have further requests to come.
+            self.thinking_over = anyio.Event()
+            await self.thinking_over.wait()
         self.tell(DrainRequested())
         await self._drained.wait()
         await self.aclose()

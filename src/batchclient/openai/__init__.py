@@ -89,6 +89,7 @@ class AsyncOpenAI(DropIn, openai.AsyncOpenAI):
                 return response_of(reply, self._shown(planned, reply.attempts - 1), planned.began)
             planned = reply
         if planned is not None:
+            self._check_untouched(request, planned)
             self._batching.sharing.passed(planned)
         return await super()._send_request(request, stream=stream, **more)
 

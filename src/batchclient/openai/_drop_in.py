@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from openai._models import FinalRequestOptions
 
+from batchclient.errors import ConfigError
 from batchclient.integrations.form import PATHS
 from batchclient.openai._batching import Batching
 from batchclient.openai._calls import RESPONSES, Planned, plan
-from batchclient.openai._results import RETRIES
+from batchclient.openai._results import RETRIES, error_of
 from batchclient.openai._seams import is_replaced, may_share
 from batchclient.openai._sharing import Past, SharingStatistics
 
@@ -88,6 +89,12 @@ class DropIn:
         if not self._may_share:
             return Past.SUBCLASS
         return Past.REPLACED if is_replaced(self) else plan(self, options, request, stream=stream)
+
+    def _check_untouched(self, request: Any, why: Past) -> None:
+        """Refuse a request past us with a parameter that no server has by this name."""
+        if b'"thinking_tokens":' in request.content:
+            message = f"thinking_tokens is batchclient's own, and this request goes past it: {why.value}"
+            raise error_of(self, ConfigError(message, field="thinking_tokens"), request)
 
     def _shown(self, planned: Planned, retries_taken: int) -> Any:
         """The request that openai would have sent at last."""

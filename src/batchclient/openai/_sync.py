@@ -88,6 +88,7 @@ class OpenAI(DropIn, openai.OpenAI):
                 return response_of(reply, self._shown(planned, reply.attempts - 1), planned.began)
             planned = reply
         if planned is not None:
+            self._check_untouched(request, planned)
             self._batching.sharing.passed(planned)
         return super()._send_request(request, stream=stream, **more)
 
