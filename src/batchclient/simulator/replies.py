@@ -263,7 +263,7 @@ class ChatWriter(Writer):
     def choice(self, index: int, generation: Generation) -> dict[str, Any]:
         """Return a finished choice of a plain reply."""
         calls = self.tool_calls_of(index, generation)
-        reasoning, content = self._parted(generation, generation.tokens)
+        reasoning, content = parted(generation.text) if self.call.parts_reasoning else ("", generation.text)
         self._reasoning_tokens += count_tokens(reasoning)
         message = {
             "role": "assistant",
@@ -312,10 +312,12 @@ class ChatWriter(Writer):
         """Return a choice's event for some tokens; the very first event comes after all roles."""
         call = self.call
         text, ends = generation.text_between(before, after), after >= generation.tokens
-        reasoning, content = self._parted(generation, after)
         delta: dict[str, Any] = {"content": text}
+        reasoning_tokens = 0
         if call.parts_reasoning:
-            thought, said = map(len, self._parted(generation, before))
+            reasoning, content = parted(generation.text_between(0, after))
+            reasoning_tokens = count_tokens(reasoning)
+            thought, said = map(len, parted(generation.text_between(0, before)))
             new = {"content": content[said:], self.REASONING: reasoning[thought:]}
             delta = {name: part for name, part in new.items() if part}
             if not delta and not ends and not self._wants_ids and self._top_logprobs is None:
@@ -335,7 +337,6 @@ class ChatWriter(Writer):
             "token_ids": self._ids(generation, before, after),
         }
         fingerprint = {"system_fingerprint": _FINGERPRINT} if ends and not call.include_usage else {}
-        reasoning_tokens = count_tokens(reasoning)
         self._reasoning_tokens += reasoning_tokens if ends else 0
         so_far = self.usage_so_far(after, reasoning_tokens)
         return [*self.role_events(), {"choices": [choice], **fingerprint, **so_far}]
@@ -381,10 +382,6 @@ class ChatWriter(Writer):
         has_parser = self.call.parts_reasoning is not None and isinstance(self.call.request, ChatRequest)
         made = usage(sum(self.call.prompt_tokens), tokens)
         return made | usual | (self.reasoning_usage(thought) if has_parser else {})
-
-    def _parted(self, generation: Generation, after: int) -> tuple[str, str]:
-        text = generation.text_between(0, after)
-        return parted(text) if self.call.parts_reasoning else ("", text)
 
     def _logprobs(self, generation: Generation, before: int, after: int) -> dict[str, object] | None:
         """Return logprobs in chat's form, with made-up figures, if any are asked for."""
