@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n $(or $(N),3) --dist worksteal --durations=10
 CI_BASE ?= $(shell git rev-list -1 --before=yesterday HEAD 2>/dev/null)
 ALONE = not vllm and not llamacpp and not transformers and not gpu and not redis
 
-.PHONY: help setup test long format lint docs live gpu test-extra bench release-check clean
+.PHONY: help setup test long format lint pages docs live gpu test-extra bench release-check clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -54,10 +54,14 @@ lint: $(STAMP)  ## Format, lint, width of prose, types, layers of imports
 	$(PYRIGHT) --verifytypes batchclient --ignoreexternal
 	$(BIN)/lint-imports --no-logo
 
-docs: $(STAMP)  ## Draw the docs' tables anew, and run the blocks of all pages
+pages: $(STAMP)  ## Draw the docs' tables anew, and run the blocks of all pages
 	$(BIN)/python scripts/tables.py --write
 	$(BIN)/python benchmarks/report.py
 	$(PYTEST) tests/test_docs.py $(PYTEST_ARGS)
+
+docs: $(STAMP)  ## The site, as build/site/index.html; a warning is an error
+	PYTHON=$(PYTHON) $(PYTHON) scripts/environments.py docs
+	$(or $(BATCHCLIENT_DOCS_VENV),.docs)/bin/sphinx-build -q -E -W --keep-going -b html docs build/site
 
 live: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	PYTHON=$(PYTHON) scripts/test_extra.sh vllm $(PYTEST_ARGS)
@@ -84,4 +88,4 @@ release-check:  ## A release without the upload, in about 3 minutes: archives, c
 	PYTHON=$(PYTHON) scripts/release_check.sh $(VERSION)
 
 clean:  ## Take away what was built here
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .docs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """Make what other people's packages and servers need, unless it is there: python scripts/environments.py NAME …
 
-- integrations, openai2, openai_own, proxies, ray: an environment of exactly what requirements/NAME.lock
+- docs, integrations, openai2, openai_own, proxies, ray: an environment of exactly what requirements/NAME.lock
   says, by uv, with this package editable in it: .NAME, or where BATCHCLIENT_NAME_VENV says.
 - vllm, transformers: the servers for the CPU (3.4 and 1.2 GB); by pip, which a machine may have told
   where builds of torch lie.
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache"
 PYTHON = os.environ.get("PYTHON", "python3.11")
 UV = "uv==0.13.9"
-LOCKED = ("integrations", "openai2", "openai_own", "proxies", "ray")
+LOCKED = ("docs", "integrations", "openai2", "openai_own", "proxies", "ray")
 TORCH, VLLM = "torch==2.13.0", "0.32.0"
 DEBIAN = {
     "nginx": (("nginx",), ("nginx",), "usr/sbin"),

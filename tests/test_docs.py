@@ -259,10 +259,23 @@ def test_nothing_names_a_page_that_was_moved() -> None:
     assert not {(path, page) for path, page in named if page in old}
 
 
+def test_the_package_names_no_page_by_its_path() -> None:
+    """Whoever has installed it has no folder ``docs``."""
+    path = re.compile(r"docs/(?:\w+\.md|(?:guide|reference|how-to|explanation)/)")
+    assert [name(file) for file in (ROOT / "src").rglob("*.py") if path.search(file.read_text())] == []
+
+
 def test_every_page_is_in_the_table_of_contents() -> None:
     contents = ROOT / "docs/README.md"
     linked = {(contents.parent / target).resolve() for target in LINK.findall(contents.read_text())}
-    assert not {name(page) for page in PAGES[1:] if page not in {*linked, contents}}
+    assert not {name(page) for page in PAGES[1:] if page not in {*linked, contents, ROOT / "docs/index.md"}}
+
+
+def test_the_api_page_has_each_public_module_once() -> None:
+    shown = re.findall(r"^\.\. automodule:: (\S+)$", (ROOT / "docs/reference/api.md").read_text(), re.MULTILINE)
+    surface = (ROOT / "tests/snapshots/surface.txt").read_text()
+    assert set(re.findall(r"^batchclient[\w.]*$", surface, re.MULTILINE)) <= set(shown)
+    assert len(shown) == len(set(shown))
 
 
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:

@@ -304,7 +304,7 @@ class BatchClient(_Calls):
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own
     answer, error, deadline and cancellation. One client per server and process: two clients do not
-    know of each other's load.
+    know of each other's load. For example::
 
         client = BatchClient("http://localhost:8000/v1", model="m")
         answer = await client.complete("Summarise: …", max_tokens=64)
@@ -338,7 +338,7 @@ class BatchClient(_Calls):
             the client.
         dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
             ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
-            ``docs/reference/servers.md`` says what each has.
+            The page *Servers* of the documentation says what each has.
         probe: whether to ask servers for pages of theirs beside the calls. At most three GETs find
             out which server each is, and so its dialect, its limits and its model's length, unless
             a ``dialect`` is given; they leave with the first call, and the first list waits for
@@ -444,6 +444,8 @@ class BatchClient(_Calls):
         **params: Unpack[CompletionStreamParams],
     ) -> Stream:
         """Complete one prompt and hand out the answer piece by piece, as the server makes it.
+
+        For example::
 
             async with client.stream("Once upon", max_tokens=200) as pieces:
                 async for delta in pieces:
@@ -911,6 +913,8 @@ class BatchClient(_Calls):
     ) -> RowStream[_T]:
         """Call a function of each row, and yield what it returns as it comes.
 
+        For example::
+
             async def review(row, client):
                 draft = await client.chat(ask(row), max_tokens=400)
                 verdict = await client.chat(judge(row, draft.text), max_tokens=1)
@@ -987,12 +991,27 @@ class BatchClient(_Calls):
     def pause(self) -> None:
         """Send nothing more until ``resume()``.
 
-        Requests in flight go on, and calls may still be made.
+        Requests in flight go on, and their answers reach their callers. Calls may still be made:
+        they wait in the queue, with their places, and their ``timeout_s`` runs on. Retries wait,
+        too. Maps and functions of rows under way stand still once what they had in flight has
+        ended. Pausing a paused client changes nothing. A client that no call has started yet is
+        paused from its first call on. From another thread use
+        ``loop.call_soon_threadsafe(client.pause)``, or a ``SyncBatchClient``.
+
+        Raises:
+            ConfigError: another running event loop uses the client.
         """
         self._engine.pause(paused=True)
 
     def resume(self) -> None:
-        """Send again."""
+        """Send again, after ``pause()``: queued calls go in the order in which they would have gone.
+
+        What was in flight all the while was not touched. On a client that is not paused nothing
+        changes.
+
+        Raises:
+            ConfigError: another running event loop uses the client.
+        """
         self._engine.pause(paused=False)
 
     def add_endpoint(self, base_url: str | Server) -> None:
@@ -1027,9 +1046,16 @@ class BatchClient(_Calls):
         await control.remove_endpoint(self._engine, base_url, drain=drain)
 
     def abort(self) -> None:
-        """End every call now with ``CallAborted`` and close the connections.
+        """End every call now, queued or in flight, with ``CallAborted``; close the connections.
 
-        The client stays open.
+        The servers see their requests disconnect, and stop working on them. The client stays open,
+        and calls made from now on are sent, unless the client is paused. Of a map under way the
+        rows whose calls were made fail with ``CallAborted``, and the map goes on with its other
+        documents: close its stream, or cancel its task, to end it. No journal keeps these failures:
+        a later run asks for those rows again.
+
+        Raises:
+            ConfigError: another running event loop uses the client.
         """
         self._engine.abort()
 
@@ -1043,7 +1069,7 @@ class BatchClient(_Calls):
         """Return a client over this one's limit, queue and servers, for another kind of work.
 
         A view is the same client in all but three things, and lives as long: to close either is to
-        close both.
+        close both. For example::
 
             bulk = client.view(preset="throughput")
             chat = client.view(priority=1, preset="latency")
@@ -1095,6 +1121,10 @@ class BatchClient(_Calls):
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then close. A paused client is resumed first.
+
+        Calls made meanwhile fail with ``ClientClosed``. Queued calls are still sent, with their
+        retries, so draining takes as long as the calls do: a ``timeout_s`` bounds each,
+        ``asyncio.timeout`` bounds the whole.
 
         Cancellation: leaves the client draining; ``aclose()`` ends what is left.
         """

@@ -1,5 +1,7 @@
 """Every error batchclient raises: first whose fault the error is, then the kind.
 
+The tree::
+
     BatchClientError
     ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
     │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;

@@ -108,18 +108,20 @@ class Batching:
     """How calls become batches: the calls that travel in one request.
 
     Args:
-        max_size: prompts per request, at most, the preset's by default; 1 sends every call by
-            itself. Or a function that answers the number for a queue depth, such as
+        max_size: prompts per request, at most; by default the preset's: 16 for ``"latency"``, 32
+            for ``"balanced"``, 64 for ``"throughput"``. 1 sends every call by itself. Or a function
+            that answers the number for a queue depth, such as
             ``lambda queue_depth: min(queue_depth, 16)``; the server's own cap holds. It is called
             for every look at the queue, so it must be quick.
         linger_s: how long a call may wait for company while permits are free and the server is
-            busy, seconds; the preset's by default.
-        list_tokens: calls expected to generate more tokens than this are sent by themselves.
+            busy, seconds; by default the preset's: 0, 0.001 or 0.005.
+        list_tokens: calls expected to generate more tokens than this are sent by themselves; 256
+            by default.
         chat_list_tokens: the same for calls whose lists cannot be streamed, as those of chats: such
-            a list answers everyone when its slowest ends. Up to four times as many tokens where
-            answers were seen to end together, at ``max_tokens``.
+            a list answers everyone when its slowest ends. 32 by default, and up to four times as
+            many tokens where answers were seen to end together, at ``max_tokens``.
         single_flight: let equal calls under way share one generation: the same prompt, parameters
-            and tenant, with ``temperature=0`` given.
+            and tenant, with ``temperature=0`` given; off by default.
 
     Raises:
         ConfigError: a value is wrong.

@@ -32,6 +32,8 @@ __all__ = ["endpoints_shard"]
 def endpoints_shard(base_url: str | Server | Sequence[str | Server], shard: str | Sequence[int]) -> list[str | Server]:
     """Return the servers of one of n workers, for the worker's ``BatchClient``.
 
+    For example::
+
         client = BatchClient(endpoints_shard(urls, "0/4"))
 
     Args:

@@ -1,5 +1,7 @@
 """The call of a row, for programs with a queue, a database or a framework of their own.
 
+For example::
+
     made = read_call({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5})
     answer = await client.chat(made.item, model=made.model, **made.params)
 

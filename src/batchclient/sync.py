@@ -101,7 +101,7 @@ class SyncBatchClient:
     The methods are ``BatchClient``'s, with the same arguments, answers and errors; each blocks the
     calling thread. Calls that threads make within about a millisecond travel together, as the calls
     of one ``asyncio.gather`` do. A single thread with one call after the other gains nothing: give
-    the documents to ``batch_map``, or use more threads.
+    the documents to ``batch_map``, or use more threads. For example::
 
         with SyncBatchClient("http://localhost:8000/v1") as client, ThreadPoolExecutor(64) as pool:
             answers = list(pool.map(client.complete, prompts))
@@ -340,9 +340,9 @@ class SyncBatchClient:
         Args:
             docs: any iterable, or a table as for ``BatchClient``; read lazily. An async iterable
                 needs a ``BatchClient``.
-            prompt, rows, row_params, call, return_exceptions, model, timeout_s, priority, tenant,
-                session, look_ahead, order, max_cost, response_model, repair, fail_if, finish_by_s,
-                params: as for ``BatchClient.batch_map``.
+            prompt, rows, row_params, call, return_exceptions: as for ``BatchClient.batch_map``.
+            model, timeout_s, priority, tenant, session, look_ahead, order: the same.
+            max_cost, response_model, repair, fail_if, finish_by_s, params: the same.
             journal, progress: as for ``BatchClient.batch_map``; ``progress`` runs in the background
                 thread.
 
@@ -466,9 +466,9 @@ class SyncBatchClient:
 
         Args:
             docs: any iterable; read lazily.
-            prompt, rows, row_params, call, ordered, model, timeout_s, priority, tenant, session,
-                look_ahead, order, max_cost, response_model, repair, fail_if, finish_by_s, params:
-                as for ``BatchClient.stream_map``.
+            prompt, rows, row_params, call, ordered: as for ``BatchClient.stream_map``.
+            model, timeout_s, priority, tenant, session, look_ahead, order: the same.
+            max_cost, response_model, repair, fail_if, finish_by_s, params: the same.
             journal, progress: as for ``batch_map``.
 
         Returns:

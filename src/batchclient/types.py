@@ -515,6 +515,8 @@ class MapResults(list[AnswerT]):
     def columns(self, prefix: str = "") -> dict[str, Any]:
         """Return the answers as columns for the frame whose rows were the documents.
 
+        For example::
+
             frame = frame.assign(**answers.columns())        # pandas
             frame = frame.with_columns(**answers.columns())  # polars
 

@@ -172,7 +172,8 @@ class Statistics:
             estimate.
         over_thinking_budget: those answers whose reasoning was longer than that by more than a
             fifth: their server ignores it.
-        histograms: by name and key, of all that has ended; see ``docs/reference/statistics.md``.
+        histograms: by name and key, of all that has ended; the reference of statistics has the
+            names.
         outcomes: requests that ended, by endpoint (base URL; ``"other"`` for those removed before
             the last 64), kind of call and outcome.
         tokens: by endpoint, model and direction (``"prompt"`` or ``"completion"``); all models

@@ -1,7 +1,7 @@
 """Measurements of a server: the limit, the batch size and the client for a load and an objective.
 
 ``find`` searches for the limit or the rate that keeps an objective. ``sweep`` measures settings,
-interleaved and repeated, so that a slow drift of the machine favours none of them.
+interleaved and repeated, so that a slow drift of the machine favours none of them. For example::
 
     result = await find("http://localhost:8000/v1", Workload(), Slo("p95<400ms"), over="limit")
     result.recommended.limit

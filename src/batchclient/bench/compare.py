@@ -50,6 +50,8 @@ class Difference:
 class Bound:
     """A ratio that must not be crossed: ``goodput<0.95``, ``p95>1.1``.
 
+    For example::
+
         Bound("goodput<0.95").is_broken(difference)
 
     Args:

@@ -31,6 +31,8 @@ _FORM = re.compile(
 class Slo:
     """An objective: a percentile of the calls stays within a bound.
 
+    For example::
+
         Slo("p95<400ms")
 
     Args:

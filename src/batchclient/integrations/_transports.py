@@ -113,7 +113,7 @@ class Batching:
 class AsyncBatching(Batching):
     """An HTTP transport that lets completions, chats and embeddings share requests.
 
-    All other requests are passed on.
+    All other requests are passed on. For example::
 
         client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
 
@@ -184,6 +184,8 @@ class AsyncBatching(Batching):
 
 class SyncBatching(Batching):
     """The transport for clients that block: calls of several threads at nearly the same time share.
+
+    For example::
 
         client = OpenAI(base_url=…, http_client=httpx2.Client(transport=SyncBatchTransport()))
 

@@ -59,6 +59,8 @@ _NOT_HERE = {
 class MapBatches:
     """Make one call per row of a data set: a class for ``Dataset.map_batches``.
 
+    For example::
+
         dataset.map_batches(
             MapBatches,
             fn_constructor_kwargs={"base_url": urls, "prompt": "Classify: {text}", "max_tokens": 1},

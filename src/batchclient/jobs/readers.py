@@ -41,7 +41,7 @@ def read_rows(
 ) -> Iterable[Row]:
     r"""Read a file of rows: JSONL, text, CSV or TSV, also packed; Parquet or Arrow; or several.
 
-    The rows are for ``batch_map`` and ``stream_map``, or for a loop of your own:
+    The rows are for ``batch_map`` and ``stream_map``, or for a loop of your own::
 
         rows = read_rows("docs.csv", columns=["id", "text"])
         async for result in client.stream_map(rows, "Summarise: {text}"):

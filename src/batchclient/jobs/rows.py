@@ -44,7 +44,7 @@ class Row(dict[str, Any]):
     Args:
         fields: of the row; of an unusable row, as far as they are known.
         number: of the line, counted from where reading began.
-        reason: why the row cannot be used; it goes on from ``line 7 ``.
+        reason: why the row cannot be used; it goes on from ``line 7``.
         before: tells the lines before the place where reading began.
         file: the name of the row's file, where the input has several; else empty.
 

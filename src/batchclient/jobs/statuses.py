@@ -1,4 +1,4 @@
-"""The exit statuses of every command; ``docs/reference/map.md`` has the same table."""
+"""The exit statuses of every command, which the documentation's table repeats."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class AsyncOpenAI(DropIn, openai.AsyncOpenAI):
         ConfigError: one of our settings is wrong.
         openai.OpenAIError: one of openai's arguments is wrong.
 
-    Differences from openai's own class: see ``docs/reference/openai.md``.
+    The documentation's page about the drop-in lists the differences from openai's own class.
     """
 
     _openais = openai.AsyncOpenAI

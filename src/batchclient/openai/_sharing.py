@@ -19,7 +19,7 @@ from batchclient._common.forks import ForkLock
 from batchclient._common.log import log
 from batchclient.types import Reply
 
-__all__ = ["PAGE", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]
+__all__ = ["SECTION", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]
 
 _ENOUGH_TO_TELL = 100
 
@@ -44,7 +44,8 @@ class Past(StrEnum):
     TRIO = "trio"
 
 
-PAGE = "reference/openai.md#why-calls-go-alone"
+SECTION = "Why calls go alone"
+"""Of the documentation's page about the drop-in."""
 _FEWER = " (give a smaller max_tokens, or batching=Batching(list_tokens=…, chat_list_tokens=…))"
 WAYS_OUT = {
     "no company": " (make calls at the same time, with equal parameters, through one client)",
@@ -69,8 +70,8 @@ class SharingStatistics:
     Args:
         calls: all counted calls. Each prompt or input of a body is a call.
         shared: calls answered by a request that held another call, too.
-        alone: the others, by reason: the reasons of ``docs/reference/openai.md``, and of
-            ``Statistics.alone``.
+        alone: the others, by reason: those of ``Statistics.alone``, and why calls
+            passed the batch client by.
     """
 
     calls: int
@@ -107,8 +108,8 @@ class Sharing:
             reason, count = self._alone.most_common(1)[0]
             log(
                 "nothing_shared",
-                "none of the first %d calls shared a request; %d of them: %s%s; see docs/%s",
-                self._calls, count, reason, WAYS_OUT.get(reason, ""), PAGE,
+                'none of the first %d calls shared a request; %d of them: %s%s; see "%s" in the documentation',
+                self._calls, count, reason, WAYS_OUT.get(reason, ""), SECTION,
                 calls=self._calls, reason=reason,
             )  # fmt: skip
 

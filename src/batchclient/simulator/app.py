@@ -109,7 +109,7 @@ class EmbeddedServer:
     Args:
         profile: the costs; by name, or in a thread as a ``Profile``.
         process: run in a child process, with CPU time of its own; else in a thread.
-        faults: as texts or, in a thread, ``Fault``s.
+        faults: as texts or, in a thread, ``Fault`` objects.
         port: 0 takes a free port.
         **options: of ``SimulatedServer``; in a process, a guise by its name or place.
 

@@ -127,6 +127,8 @@ class Step:
 class Rule:
     """The script for matching prompts; made by ``MockLLM.when``.
 
+    For example::
+
         mock_llm.when("Is it up?").fail(503, times=2).answer("yes")
 
     Each method adds a step and returns the rule. A step with ``times`` is over after so many

@@ -106,6 +106,8 @@ class _JumpingSelector:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes only when the loop has nothing to do.
 
+    For example::
+
         asyncio.Runner(loop_factory=VirtualLoop)
 
     A wait without an end fails at once, with ``Stuck``.
@@ -133,7 +135,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualClock:
     """Virtual time for the event loops of this thread, as a context manager.
 
-    The fixture is ``virtual_clock``.
+    The fixture is ``virtual_clock``. For example::
 
         with VirtualClock() as clock:
             asyncio.run(main())         # an hour of backoff takes no time

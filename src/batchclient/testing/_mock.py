@@ -44,7 +44,7 @@ _Outcome = TypeVar("_Outcome", Answer, Fault)
 class MockLLM(Assertions):
     """A scripted server that speaks vLLM's language, lists and streams included.
 
-    The fixture is ``mock_llm``.
+    The fixture is ``mock_llm``. For example::
 
         with MockLLM() as mock_llm:
             mock_llm.when("How are you?").answer(" fine")

@@ -24,6 +24,8 @@ def respx_vllm(
 ) -> Callable[[Any], Any]:
     """Return a side effect that answers requests of httpx as vLLM does, lists and streams included.
 
+    For example::
+
         respx.post("http://llm.test/v1/completions").mock(side_effect=respx_vllm(" fine"))
 
     For faults and assertions, or to share the script with other tests, give the ``respond`` of a

@@ -1,6 +1,6 @@
 """The search for a limit: a start by evidence, then trials of more or less, each checked.
 
-Rules (the design's; ``docs/guide/settings.md`` has them for users):
+Rules (the guide *Settings* tells them to users):
 - Where the server's page shows this client's sequences alone, the page's steps decide (``page``).
   Elsewhere every change is a trial (``trial``), judged by useful tokens per second.
 - If sequences of this client wait in the server, by its page (``queue``) or by the time before

@@ -1,8 +1,8 @@
 """Work from Redis Streams: messages in, results and dead letters out (extra ``redis``).
 
 ``Worker`` reads messages as there are permits and sends their calls through a ``BatchClient``;
-``enqueue`` puts messages into a stream, and ``results`` reads what became of them. The stream may
-be an old queue's: ``docs/guide/redis-kubernetes.md``.
+``enqueue`` puts messages into a stream, and ``results`` reads what became of them. ``move_list``
+empties an older queue, a Redis list, into the stream.
 """
 
 from __future__ import annotations

@@ -57,6 +57,8 @@ async def enqueue(
 ) -> list[str]:
     """Put messages into a stream, and return their ids.
 
+    For example::
+
         await enqueue(redis, [{"id": "doc-1", "prompt": "Summarise: …", "max_tokens": 64}])
 
     Args:

@@ -1,4 +1,4 @@
-"""``Worker``: takes messages of a stream, makes a call of each, and ends each by one outcome.
+"""``Worker``: takes messages of a stream, makes a call of each, and ends each by one outcome::
 
     stream → held → result | dead letter
              held → released   handed back; the delivery does not count
@@ -141,6 +141,8 @@ class _Line:
 
 class Worker:
     """Works on the messages of a Redis stream with a client.
+
+    For example::
 
         worker = Worker(client, redis, "inference_queue")
         await worker.run()
