@@ -4,8 +4,9 @@
     python scripts/tables.py metrics --write      # put one into its page
     python scripts/tables.py --check              # exit status 1 where a page has another table
 
-The tables: ``events`` of the log, ``metrics``, attributes of ``spans``, and ``recovery``, the way
-of a failed batch's calls. Each stands between the markers of its name in a page of ``docs``.
+The tables: ``events`` of the log, ``metrics``, attributes of ``spans``, and the options of each
+command. Each stands between the markers of its name in a page of ``docs``. ``recovery``, the way of
+a failed batch's calls, stands in no page: it is printed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from textwrap import wrap
+
+import typer
 
 from batchclient._common.log import EVENTS
 from batchclient._core.outcomes.table import TABLE
 from batchclient._metrics.registry import METRICS
 from batchclient._telemetry.conventions import ATTRIBUTES, READ_AT
+from batchclient.cli.app import make_app
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -37,26 +43,73 @@ def listed(names: Iterable[str]) -> str:
 
 
 def events() -> str:
-    rows = [
-        (
-            f"`{each.name}`",
-            f"`{logging.getLevelName(each.level)}`",
-            listed((*each.fields, *["left_out"] * each.repeats)),
-            each.says,
-        )
-        for each in EVENTS.values()
-    ]
-    return table(("event", "level", "fields", "when"), rows)
+    """A table for each level, the gravest first."""
+    drawn = []
+    for level in sorted({each.level for each in EVENTS.values()}, reverse=True):
+        rows = [
+            (f"`{each.name}`", listed((*each.fields, *["left_out"] * each.repeats)), each.says)
+            for each in EVENTS.values()
+            if each.level == level
+        ]
+        drawn.append(table((f"`{logging.getLevelName(level)}`", "fields", "when"), rows))
+    return "\n".join(drawn)
 
 
 def metrics() -> str:
-    rows = [(f"`{each.full_name}`", each.kind, each.unit, listed(each.labels), each.help) for each in METRICS]
-    return table(("metric", "type", "unit", "labels", "meaning"), rows)
+    """A table for each type."""
+    drawn = []
+    for kind in dict.fromkeys(each.kind for each in METRICS):
+        rows = [(f"`{each.full_name}`", listed(each.labels), each.help) for each in METRICS if each.kind == kind]
+        drawn.append(table((kind, "labels", "meaning"), rows))
+    return "\n".join(drawn)
 
 
 def spans() -> str:
     rows = [(f"`{each.name}`", ", ".join(each.of), each.meaning) for each in ATTRIBUTES]
     return table(("attribute", "of", "meaning"), rows) + f"\nRead at `{READ_AT}`.\n"
+
+
+def options(*path: str) -> str:
+    """The options of a command: a table for each group of its help, and those that are ``map``'s too."""
+    of_map = {} if path == ("map",) else {name: text for rows in groups("map").values() for name, text in rows}
+    drawn, shared = [], []
+    for title, rows in groups(*path).items():
+        shared += [name.split()[0] for name, text in rows if of_map.get(name) == text]
+        own = [(f"`{name}`", text) for name, text in rows if of_map.get(name) != text]
+        if own:
+            drawn.append(table((title, "meaning"), own))
+    return "\n".join([*drawn, *["\n".join(wrap(f"As of `map`: {listed(shared)}.", 100)) + "\n"] * bool(shared)])
+
+
+def groups(*path: str) -> dict[str, list[tuple[str, str]]]:
+    """Each option of a command with its line of help, by the title of its group."""
+    command = typer.main.get_command(make_app(path[:1]))
+    context = command.make_context("batchclient", [], resilient_parsing=True)
+    for name in path:
+        command = command.commands[name]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for param in command.params:
+        record = param.get_help_record(context)
+        if record is not None:
+            group = getattr(param, "rich_help_panel", None) or "option"
+            found.setdefault(group, []).append((name_of(record[0]), text_of(record[1])))
+    return found
+
+
+def name_of(told: str) -> str:
+    """An option's long name, and what its value is called."""
+    for kind, word in {r"<int( range)?>": "N", r"<float( range)?>": "X", r"<(list\[)?str\]?>": "TEXT"}.items():
+        told = re.sub(kind, word, told)
+    told = re.sub(r"^-\w, ", "", told)
+    told = told.removesuffix(" TEXT").strip("{}[]") if not told.startswith("-") else told
+    return told.replace("|", r"\|")
+
+
+def text_of(told: str) -> str:
+    """A line of help, without the bounds that the command tells of a wrong number."""
+    told = re.sub(r"[\[;] ?[\d.<=]*x[<>]=[\d.]+\]", lambda bound: "]" if bound[0][0] == ";" else "", told)
+    told = re.sub(r"\S*</?\w+>", r"`\g<0>`", told.replace("[required]", ""))
+    return " ".join(told.replace("[default: ", "[default ").split())
 
 
 def said(function: Callable[..., object] | None) -> str:
@@ -67,24 +120,21 @@ def said(function: Callable[..., object] | None) -> str:
 
 def recovery() -> str:
     rows = [
-        (
-            ", ".join(kind.value for kind in row.kinds) or "any",
-            said(row.when),
-            row.way.value,
-            said(row.learn),
-        )
+        (", ".join(kind.value for kind in row.kinds) or "any", said(row.when), row.way.value, said(row.learn))
         for row in TABLE
     ]
     return table(("the failure", "when", "how the calls go again", "the server then"), rows)
 
 
-TABLES: dict[str, tuple[str, Callable[[], str]]] = {
-    "events": ("reference/logs.md", events),
-    "metrics": ("reference/metrics.md", metrics),
-    "spans": ("reference/spans.md", spans),
-    "recovery": ("reference/servers.md", recovery),
+COMMANDS = ("map", "plan", "bench", "doctor", "work", "enqueue", "simulate")
+TABLES: dict[str, tuple[str | None, Callable[[], str]]] = {
+    "recovery": (None, recovery),
+    "events": ("reference/numbers.md", events),
+    "metrics": ("reference/numbers.md", metrics),
+    "spans": ("reference/numbers.md", spans),
+    **{name: ("reference/commands.md", partial(options, name)) for name in COMMANDS},
 }
-"""By the name in the page's markers: the page, and the table."""
+"""By the name in the page's markers: the page, if it stands in one, and the table."""
 
 
 def written(page: str, name: str, drawn: str) -> str | None:
@@ -107,6 +157,7 @@ def main() -> None:
         path, draw = TABLES[name]
         if not (options.write or options.check):
             print(draw())
+        if path is None or not (options.write or options.check):
             continue
         before = (DOCS / path).read_text()
         after = written(before, name, draw())

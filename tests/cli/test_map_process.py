@@ -430,9 +430,12 @@ def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, ser
 
 
 def test_the_table_of_the_docs_has_every_status(repository=os.path.join(os.path.dirname(__file__), "..", "..")):
-    with open(os.path.join(repository, "docs", "reference", "map.md"), encoding="utf-8") as page:
+    with open(os.path.join(repository, "docs", "reference", "commands.md"), encoding="utf-8") as page:
         documented = {
-            int(number) for number in re.findall(r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2], re.M)
+            int(number)
+            for number in re.findall(
+                r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2].partition("\n## ")[0], re.M
+            )
         }
     signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     assert documented == {*map(int, Status)} | signals

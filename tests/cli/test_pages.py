@@ -1,4 +1,7 @@
-"""The pages about commands: each option, command, file and field is named, and the commands run as they stand."""
+"""The pages about commands: each command, file and field is named, and the commands run as they stand.
+
+The tables of options are drawn (``scripts/tables.py``), and ``tests/test_docs.py`` compares them.
+"""
 
 import csv
 import json
@@ -18,7 +21,7 @@ from batchclient.simulator import EmbeddedServer, prompt_digest
 from .conftest import has_rows, read_rows, wait_for, write_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
-BENCH, MAP, REDIS, ROWS = ((DOCS / f"reference/{name}.md").read_text() for name in ("bench", "map", "redis", "rows"))
+COMMANDS = (DOCS / "reference/commands.md").read_text()
 
 
 def blocks(page, language):
@@ -68,16 +71,21 @@ def helped(cli, monkeypatch):
 
     def ask(*command):
         options, _, commands = cli(*command, "--help").stdout.partition("Options:")[2].partition("Commands:")
-        there = set(re.findall(r"(?<!\S)(--[a-z0-9][a-z0-9-]+)", options)) - {"--help"}
+        there = set(re.findall(r"^  (?:-\w, )?(--[a-z0-9][a-z0-9-]+)", options, re.MULTILINE)) - {"--help"}
         return there, sorted(re.findall(r"^  ([a-z]+) ", commands, re.MULTILINE))
 
     return ask
 
 
+def section(heading):
+    """A section of the page of commands."""
+    return COMMANDS.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+
+
 def cells(page, heading):
     """The names in the first column of a section's table."""
-    section = page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
-    return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)))
+    table = page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
 
 
 # Blocks of consoles ------------------------------------------------------------------------------------------------------
@@ -170,22 +178,34 @@ def job(cli_map, tmp_path):
     return tmp_path / "out.jsonl.journal"
 
 
-def test_the_options_of_map_and_the_commands_of_job(helped):
-    there, _ = helped("map")
-    of_map, _, after = MAP.partition("### `batchclient plan`")
-    *_, after = after.partition("\n## ")
-    named = set(re.findall(r"(?<![\w-])(--[a-z0-9][a-z0-9-]+)", of_map + after + ROWS))
-    assert there - named <= {"--output"}
-    assert named - there <= {"--json", "--scheduling-policy", "--retry-failed", "--help"}
-    assert sorted(name.split()[2] for name in cells(MAP, "### `batchclient job`")) == helped("job")[1]
-    assert helped("plan")[0] == {name.split()[0] for name in cells(MAP, "### `batchclient plan`")} - {"JOURNAL", "IN"}
+def test_the_commands_of_groups(helped):
+    assert sorted(name.split()[2] for name in cells(COMMANDS, "## `batchclient job`")) == helped("job")[1]
+    assert sorted(name.split()[2] for name in cells(COMMANDS, "## `batchclient dead`")) == helped("dead")[1]
+    named = re.findall(r"`batchclient metrics ([a-z]+)`", section("## `batchclient top`, `metrics`, `demo`"))
+    assert sorted(named) == helped("metrics")[1]
+    for command in helped("bench")[1]:
+        assert f"batchclient bench {command}" in " ".join(section("## `batchclient bench`").split())
+
+
+@pytest.mark.parametrize(
+    ("heading", "commands"),
+    [
+        ("## `batchclient bench`", [("bench", "compare")]),
+        ("## `batchclient dead`", [("dead", "list"), ("dead", "retry"), ("dead", "drop")]),
+        ("## `batchclient job`", [("job", "status"), ("job", "export")]),
+        ("## `batchclient top`, `metrics`, `demo`", [("top",), ("metrics", "rules"), ("metrics", "list")]),
+    ],
+)
+def test_the_options_of_commands_without_a_table(helped, heading, commands):
+    there = set().union(*(helped(*command)[0] for command in commands)) - {"--output"}
+    assert not {option for option in there if f"`{option}" not in section(heading)}
 
 
 def test_the_fields_of_the_status_and_of_an_export(cli, job):
-    assert cells(MAP, "### `status --json`") == list(json.loads(cli("job", "status", job, "--json").stdout))
+    assert cells(COMMANDS, "### `status --json`") == list(json.loads(cli("job", "status", job, "--json").stdout))
     lines = [json.loads(line) for line in cli("job", "export", job).stdout.splitlines()]
     of_other_calls = {"embedding", "classification", "score", "ranking"}
-    assert set(cells(MAP, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
+    assert set(cells(COMMANDS, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
 
 
 def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, tmp_path):
@@ -219,11 +239,6 @@ def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, t
 # bench -----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_options_of_bench(helped):
-    section = BENCH.partition("## The options")[2].partition("\n`batchclient")[0]
-    assert helped("bench")[0] == set(re.findall(r"`(--[a-z][a-z-]+)", section))
-
-
 def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tmp_path):
     """The command of the first look, with a shorter measurement; the port is a free one."""
     (first,) = [block for block in BENCH_BLOCKS if "--quick" in block]
@@ -235,13 +250,12 @@ def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tm
     # On a busy machine every cell may have measured the client, and the answer says so.
     assert "suggested: BatchClient(…" in done.stdout or "too busy to measure the server" in done.stdout
     told = json.loads((tmp_path / "r.json").read_text())
-    fields = re.findall(
-        r"`([a-z_0-9]+)`", " ".join(re.findall(r"^\| (`.*?) \|", BENCH.partition("## The JSON")[2], re.M))
-    )
+    of_bench = section("## `batchclient bench`")
+    fields = re.findall(r"`([a-z_0-9]+)`", " ".join(re.findall(r"^\| (`.*?) \|", of_bench, re.M)))
     measured = told["measurements"][0]
     assert set(fields) >= measured.keys() | measured["setting"].keys()
     for name in told:
-        assert f"`{name}`" in BENCH
+        assert f"`{name}`" in of_bench
 
 
 def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monkeypatch):
@@ -257,23 +271,7 @@ def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monke
 # Redis -----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_options_of_simulate(helped):
-    page = (DOCS / "reference/commands.md").read_text()
-    named = cells(page, "## `batchclient simulate`")
-    assert helped("simulate")[0] == {name.split()[0] for name in named if name.startswith("--")}
-
-
-def test_the_options_of_work_enqueue_and_dead(helped):
-    for command in ("work", "enqueue"):
-        named = {name.split()[0] for name in cells(REDIS, f"## `batchclient {command}`")}
-        assert helped(command)[0] == named - {"IN"}
-    commands = helped("dead")[1]
-    assert sorted(re.findall(r"^\| `batchclient dead ([a-z]+)` \|", REDIS, re.MULTILINE)) == commands
-    options = set().union(*(helped("dead", command)[0] for command in commands))
-    assert options == {"--all", "--dead", "--json", "--redis", "--stream"}
-
-
 def test_the_names_for_python():
     module = pytest.importorskip("batchclient.integrations.redis")
-    section = REDIS.partition("\n## From Python\n")[2]
-    assert set(re.findall(r"`(\w+)`", section)) - {"decode_responses"} == set(module.__all__)
+    *_, paragraph = section("## `batchclient work`").strip().split("\n\n")
+    assert set(re.findall(r"`(\w+)`", paragraph)) - {"decode_responses"} == set(module.__all__)

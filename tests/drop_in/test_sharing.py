@@ -204,7 +204,7 @@ async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):
 
 
 def test_the_words_of_the_way_out_are_of_reasons_and_the_page_has_the_place():
-    page = ROOT / "docs/reference/openai.md"
+    page = ROOT / "docs/reference/drop-in.md"
     assert all(f"`{reason}`" in page.read_text() for reason in _sharing.WAYS_OUT)
     assert f"## {_sharing.SECTION}\n" in page.read_text()
 

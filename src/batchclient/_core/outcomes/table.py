@@ -2,10 +2,9 @@
 
 The order: another server or another form, then what costs no attempt, then the retry policy.
 
-The reference of servers shows the same rows (``python scripts/tables.py recovery``). A row
-has the kinds of failure, a condition, the way in which the calls go again, and what is learnt of
-the endpoint. The docstring of a condition, or of what is learnt, is its text in the docs.
-``outcomes`` carries the rows out.
+``python scripts/tables.py recovery`` shows the same rows. A row has the kinds of failure, a
+condition, the way in which the calls go again, and what is learnt of the endpoint. The docstring of
+a condition, or of what is learnt, is its text there. ``outcomes`` carries the rows out.
 """
 
 from __future__ import annotations
