@@ -1,19 +1,14 @@
-"""Bad answers, and their repair, on a real vLLM: a model that only thinks, greedy answers that go on, and loops."""
+"""Bad answers, and their repair, on a real vLLM: greedy answers that go on, and loops."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from batchclient import Batching, Repair, SyncBatchClient
-from tests.live.fixtures import LiveServer, booted
-from tests.live.server_process import DEFAULT_MODEL_DIR
-from tests.live.servers import SAME_IN_ANY_COMPANY
+from tests.live.fixtures import LiveServer
 
 pytestmark = pytest.mark.vllm
 
@@ -26,26 +21,6 @@ CHATS = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
 LONG, SHORT = 96, 24
 
 
-@pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """The tiny model as one that begins each answer within <think>, which it never closes."""
-    folder = tmp_path_factory.mktemp("thinker") / "model"
-    shutil.copytree(DEFAULT_MODEL_DIR, folder)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    for number, word in ((2046, "<think>"), (2047, "</think>")):
-        last = max(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
-        del tokenizer["model"]["vocab"][last]
-        merges = tokenizer["model"]["merges"]
-        merges[:] = [pair for pair in merges if "".join(pair if isinstance(pair, list) else pair.split(" ")) != last]
-        token = {"id": number, "content": word, "special": False, "normalized": False}
-        tokenizer["added_tokens"].append(token | dict.fromkeys(("single_word", "lstrip", "rstrip"), False))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    template = folder / "chat_template.jinja"
-    template.write_text(template.read_text().replace("assistant:{% endif %}", "assistant:<think>{% endif %}"))
-    with booted((*SAME_IN_ANY_COMPANY, "--reasoning-parser", "deepseek_r1"), folder) as server:
-        yield server
-
-
 def mapped(server: LiveServer, documents: list[Any], **arguments: Any) -> Any:
     """The answers, and the client's statistics."""
 
@@ -55,20 +30,6 @@ def mapped(server: LiveServer, documents: list[Any], **arguments: Any) -> Any:
             return results, client.statistics()
 
     return asyncio.run(story())
-
-
-def test_a_model_that_only_thinks_is_truncated_or_has_reasoning_only(thinker: LiveServer) -> None:
-    results, statistics = mapped(thinker, CHATS, call="chat", max_tokens=12)
-    assert results.health["truncated"] == len(CHATS) == statistics.health["truncated"]
-    assert all(not answer.text and answer.message.get("reasoning") for answer in results)
-    results, _ = mapped(thinker, CHATS, call="chat", max_tokens=200, stop=["e", "r", "a", "_"])
-    assert "reasoning_only" in {answer.health for answer in results} <= {"reasoning_only", "empty"}
-    # Reasoning is not gone on with: it is asked for anew.
-    results, statistics = mapped(thinker, CHATS[:4], call="chat", max_tokens=12, repair=Repair(truncated=1))
-    assert {(answer.health, answer.usage.completion_tokens, answer.attempts) for answer in results} == {
-        ("truncated", 24, 1)
-    }
-    assert statistics.wasted_tokens >= 4 * 12 and not statistics.regained_tokens
 
 
 @pytest.mark.parametrize("form", ["ids", "text", "chat"])

@@ -15,7 +15,7 @@ import pytest
 from tests.live.fixtures import LiveServer, booted, running, skip_without
 from tests.live.servers import SAME_IN_ANY_COMPANY, THINKING_MODEL_DIR, LlamaServer
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Repair
 
 ROWS, JOB = 200, 50
 ANSWER = " So the answer of this toy model is always these twelve words"
@@ -179,6 +179,22 @@ def assert_told(server: LiveServer, caplog: pytest.LogCaptureFixture, **extra: i
     assert statistics.reasoning_tokens == pytest.approx(ROWS * (3 * BUDGET + 1), rel=0.05)
     events = [record for record in caplog.records if "thinking_ignored" in str(record.__dict__)]
     assert len(events) == 1
+
+
+# Without a budget
+
+
+@pytest.mark.vllm
+def test_an_answer_that_only_thinks_has_reasoning_only(parsing: LiveServer) -> None:
+    without: dict[str, Any] = {"thinking_tokens": None, "rows": 16}
+    for ends in ({"max_tokens": 12}, {"max_tokens": 200, "stop": [" bak"]}):
+        answers, statistics = asked(parsing, "chat", **without, **ends)
+        assert all(not answer.text and answer.message["reasoning"] for answer in answers)
+        assert statistics.health["reasoning_only"] == len(answers)
+    # Reasoning is not gone on with: it is asked for anew.
+    answers, statistics = asked(parsing, "chat", **without, max_tokens=12, repair=Repair(truncated=1))
+    assert {(answer.health, answer.usage.completion_tokens) for answer in answers} == {("reasoning_only", 24)}
+    assert statistics.wasted_tokens >= 16 * 12 and not statistics.regained_tokens
 
 
 # A job
