@@ -548,7 +548,7 @@ class BatchClient(_Calls):
 
     async def tokenize(
         self,
-        text: str,
+        text: str | Messages,
         *,
         model: str | None = None,
         timeout_s: float | NotGiven | None = NOT_GIVEN,
@@ -562,7 +562,7 @@ class BatchClient(_Calls):
         A tokenizer in the caller's process is faster.
 
         Args:
-            text: a text.
+            text: a text; of vLLM also a conversation, as its template writes it.
             model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields (``add_special_tokens``, …), as for ``embed``.
 

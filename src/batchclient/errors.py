@@ -264,7 +264,7 @@ class DialectError(RemoteError):
 
 
 class AnswerInvalid(RemoteError):
-    """The answer does not fit ``response_model``. The message shows nothing of the answer.
+    """The answer does not fit ``response_model``, or is none of ``labels``; it is not shown.
 
     Attributes:
         completion: the ``Completion``; choices that fit have their ``parsed``.

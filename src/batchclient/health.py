@@ -26,8 +26,8 @@ Health = Literal["ok", "truncated", "empty", "reasoning_only", "invalid", "filte
 
 ``ok``; ``truncated``: ended at the bound; ``empty``: neither text nor a tool call;
 ``reasoning_only``: reasoning, and no answer, whether it ended or was cut off; ``invalid``: does not
-fit ``response_model``; ``filtered``: the server held the answer back; ``runaway``: the text ends in
-a loop.
+fit ``response_model``, or is none of ``labels``; ``filtered``: the server held the answer back;
+``runaway``: the text ends in a loop.
 """
 HEALTHS: tuple[Health, ...] = get_args(Health)
 

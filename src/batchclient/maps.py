@@ -586,7 +586,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def _submit(self, row: Row, request: Request) -> None:
         runner = self._runner
         if runner is not None and row.request is request and not self._closed:
-            runner.submit(request, may_wait=True)
+            for each in (request, *row.others):
+                runner.submit(each, may_wait=True)
 
     def _hand_out(self, row: Row) -> None:
         row.finished = True

@@ -143,6 +143,8 @@ class CompletionParams(LikelihoodParams, total=False):
       call goes, and nothing about the answer.
     - Each by its own name: ``thinking_tokens``, a bound on the reasoning before the answer;
       ``max_tokens`` bounds the answer alone then, and has to be given.
+    - None: ``labels``, the client's own: the answer is one of these texts, ``answer.label``; and
+      ``probabilities``: true: with the probability of each.
     """
 
     max_tokens: int | None
@@ -150,6 +152,8 @@ class CompletionParams(LikelihoodParams, total=False):
     n: int | None
     runaway: bool
     expected_tokens: int | None
+    labels: Sequence[str] | None
+    probabilities: bool | None
     logprobs: int | None
     echo: bool | None
     suffix: str | None
@@ -168,7 +172,7 @@ class ChatParams(_Sampling, total=False):
       ``safety_identifier``.
     - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too),
       ``add_generation_prompt``, ``continue_final_message``.
-    - None: ``runaway`` and ``expected_tokens``, as for ``complete``.
+    - None: ``runaway``, ``expected_tokens``, ``labels`` and ``probabilities``, as for ``complete``.
     - Each by its own name: ``thinking_tokens``, as for ``complete``; ``max_tokens`` may be left
       out.
     """
@@ -179,6 +183,8 @@ class ChatParams(_Sampling, total=False):
     n: int | None
     runaway: bool
     expected_tokens: int | None
+    labels: Sequence[str] | None
+    probabilities: bool | None
     logprobs: bool | None
     top_logprobs: int | None
     tools: Sequence[Mapping[str, Any]] | None

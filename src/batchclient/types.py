@@ -138,6 +138,7 @@ class Choice:
             ``content`` (``text`` is the same, and empty without a content), ``reasoning``,
             ``tool_calls``; ``None`` for completions.
         parsed: the validated instance, where the call gave a ``response_model``.
+        label: of the call's ``labels`` the one that the text is; ``None``: it is none of them.
     """
 
     index: int
@@ -148,12 +149,15 @@ class Choice:
     extra: Mapping[str, Any] = field(default_factory=dict)
     message: Mapping[str, Any] | None = None
     parsed: Any = None
+    label: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the text, its reason to end, and a message that says more, as fields of JSON."""
         told: dict[str, Any] = {"completion": self.text, "finish_reason": self.finish_reason}
         if self.message is not None and not self.message.keys() <= _PLAIN_MESSAGE:
             told["message"] = deepcopy(dict(self.message))
+        if self.label is not None:
+            told["label"] = self.label
         return told
 
 
@@ -177,6 +181,9 @@ class Completion:
         reply: the server's own reply, for calls made through a drop-in.
         fixed_length: whether the call asked for so few tokens, or for exactly so many, that an end
             at the bound is no truncation.
+        probabilities: of each of the call's ``labels``, and ``"other"``: of all that is none of
+            them; ``None``: they were not asked for. Where the labels had to be scored, that of
+            ``"other"`` is ``None``, and the others add up to 1.
     """
 
     choices: tuple[Choice, ...]
@@ -188,6 +195,7 @@ class Completion:
     reply: Reply | None = field(default=None, repr=False, compare=False)
     fixed_length: bool = field(default=False, repr=False, compare=False)
     queued_s: float | None = field(default=None, repr=False, compare=False)
+    probabilities: Mapping[str, float | None] | None = None
 
     @property
     def health(self) -> Health:
@@ -221,6 +229,11 @@ class Completion:
         return self.choices[0].parsed
 
     @property
+    def label(self) -> str | None:
+        """The first choice's label, where the call gave ``labels``; ``None``: it is none of them."""
+        return self.choices[0].label
+
+    @property
     def output_tokens(self) -> int | None:
         """Output tokens of all choices; known without a ``usage`` where the server told token ids."""
         return self.counted_tokens if self.usage is None else self.usage.completion_tokens
@@ -229,7 +242,8 @@ class Completion:
         """Return the answer as fields of JSON, named as ``batchclient map`` names them in its rows.
 
         ``completion``, ``finish_reason``, ``health``, ``usage``; ``message``, where it says more
-        than the text; ``choices``, where there are several; ``logprobs``, ``prompt_logprobs`` and
+        than the text; ``label`` and ``probabilities``, where the call had labels; ``choices``,
+        where there are several; ``logprobs``, ``prompt_logprobs`` and
         ``token_ids``, of the first choice, where they were asked for. A number that JSON cannot
         write, such as a logprob of ``-Infinity``, is ``None``.
         """
@@ -237,6 +251,8 @@ class Completion:
         told = first.as_dict() | {"health": self.health}
         if len(self.choices) > 1:
             told["choices"] = [choice.as_dict() for choice in self.choices]
+        if self.probabilities is not None:
+            told["probabilities"] = dict(self.probabilities)
         told["usage"] = None if self.usage is None else self.usage.as_dict()
         # The prompt's logprobs are a text's own in a list; of a chat they stand beside the choices.
         of_prompt = first.extra.get("prompt_logprobs", self.extra.get("prompt_logprobs"))

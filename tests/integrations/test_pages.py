@@ -13,7 +13,7 @@ from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {"migrate": ("langchain_openai",), "libraries": ("instructor", "litellm", "pydantic_ai")}
+PAGES = {"migrate": ("langchain_openai",), "libraries": ("instructor", "litellm", "pydantic_ai"), "labels": ("pandas",)}
 EXAMPLES = {
     "langchain_drop_in": ("langchain_openai", r"200 definitions and 200 vectors; (3[5-9]\d|400) of 400 calls shared"),
     "service": ("fastapi", r"\{200: \d+, 503: \d{3,4}(, 504: \d+)?\}"),

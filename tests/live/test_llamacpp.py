@@ -164,3 +164,21 @@ def test_a_lone_cancelled_call_frees_its_slot(mortal: LlamaServer) -> None:
             return time.monotonic() - cancelled
 
     assert run(story()) < 10
+
+
+# Labels
+
+
+def test_an_answer_is_one_of_the_labels_by_its_grammar(llamacpp_server: LiveServer) -> None:
+    labels = ["return", 'not "good"', "yes, sir"]
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+
+    async def labelled() -> list[Any]:
+        async with llamacpp_server.client() as client:
+            texts = await client.batch_map(PROMPTS, "{}", labels=labels)
+            return [*texts, *await client.batch_map(chats, lambda chat: chat, call="chat", labels=labels)]
+
+    answers = run(labelled())
+    assert {answer.health for answer in answers} == {"ok"} and {answer.finish_reason for answer in answers} == {"stop"}
+    assert len({answer.label for answer in answers}) > 1
+    assert all(answer.text.strip() == answer.label for answer in answers)

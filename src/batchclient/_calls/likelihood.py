@@ -31,7 +31,7 @@ from batchclient.dialects._kinds import LIKELIHOOD
 from batchclient.errors import BadRequest, ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
 
-__all__ = ["Split", "log_likelihood", "make_split", "read_likelihood"]
+__all__ = ["Split", "echoed", "log_likelihood", "make_split", "read_likelihood"]
 
 _ASKED = {"echo": True, "logprobs": 1}
 """The fields of such a completion, beside ``max_tokens``."""
@@ -72,15 +72,19 @@ async def log_likelihood(engine: Asking, call: Call) -> LogLikelihood:
     split = make_split(continuation, given, call.params)
     while True:
         least = engine.least_output_tokens
-        asked = call._replace(item=split.prompt, params={**call.params, **_ASKED, "max_tokens": least})
         try:
-            completion = await engine.call(asked)
+            completion = await engine.call(echoed(call, split, least))
         except BadRequest as error:
             if least or "max_tokens" not in error.message:
                 raise
             engine.least_output_tokens = 1
         else:
             return read_likelihood(completion, split, generated=least > 0)
+
+
+def echoed(call: Call, split: Split, least: int) -> Call:
+    """Return the completion that is asked for; ``least``: the shortest answer that may be."""
+    return call._replace(item=split.prompt, params={**call.params, **_ASKED, "max_tokens": least})
 
 
 class _Unlikely(ValueError):

@@ -26,6 +26,8 @@ from batchclient._calls.inputs import (
     INPUTS,
     check_ids,
     has_media,
+    is_conversation,
+    write_messages,
     write_text,
 )
 from batchclient._calls.lengths import ModelLengths
@@ -121,6 +123,8 @@ class CallMaker:
         elif isinstance(item, str):
             wire = write_text(item, KINDS[kind].arguments[0])
             tokens = len(wire) // BYTES_PER_TOKEN + 1
+        elif kind is Kind.TOKENS and is_conversation(item):
+            wire, tokens = write_messages(item)
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True

@@ -30,6 +30,7 @@ __all__ = ["demand", "parse", "refuse_other_forms"]
 
 _formats: WeakKeyDictionary[type[BaseModel], dict[str, Any]] = WeakKeyDictionary()
 _OTHER_FORMS = (
+    "labels",
     "response_format",
     "structured_outputs",
     "guided_json",

@@ -22,6 +22,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from batchclient._calls import labels as labelled
 from batchclient._calls.call import Call
 from batchclient._calls.make import CallMaker
 from batchclient._calls.single_flight import SharingRunner
@@ -40,7 +41,7 @@ from batchclient._shell.pieces import Pieces
 from batchclient._shell.runner import Runner
 from batchclient._shell.servers import DialectChoice
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
-from batchclient.maps import Finish
+from batchclient.maps import Finish, Row
 from batchclient.retry import RetryPolicy
 from batchclient.stream import Stream
 from batchclient.types import NOT_GIVEN, Ranking
@@ -48,6 +49,7 @@ from batchclient.types import NOT_GIVEN, Ranking
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from batchclient._client.probabilities import Ways
     from batchclient._core.limits.control import Limit
     from batchclient._settings import Settings
     from batchclient._telemetry.traced import TracedCore
@@ -68,6 +70,9 @@ _FOR_CALLS = (
 A module that a thread imports during a fork stays locked in the child for ever.
 """
 _RERANK = Kind.RERANK
+_MAY_HAVE_LABELS = frozenset({"labels", "extra_body"})
+"""Parameters of calls that may have labels."""
+_READERS_REMEMBERED = 256
 
 
 class Engine:
@@ -123,6 +128,10 @@ class Engine:
         self.nursery: Any = None
         self.trio_nursery: Any = None
         self._paused = False
+        self._thinking: set[str | None] = set()
+        """Models that have thought before they said a label, as their calls name them."""
+        self._ways: Ways | None = None
+        self._readers_of_labels: dict[tuple[str | None, bool, str], Finish] = {}
         self._turn = Turn()
         forget_in_child(self)
 
@@ -137,15 +146,22 @@ class Engine:
 
     # Calls ---------------------------------------------------------------------------------------------------------
 
-    async def call(self, call: Call) -> Any:
-        """Make one call and wait for its answer.
+    async def call(self, call: Call, *, is_read: bool = True) -> Any:
+        """Make one call and wait for its answer; ``is_read``: as the call's form says.
 
         Raises:
             BatchClientError: see ``batchclient.errors``; of a wrong argument nothing was sent.
         """
-        if call.response_model is not None:
+        if is_read and (call.response_model is not None or not _MAY_HAVE_LABELS.isdisjoint(call.params)):
             call, finish = self.in_form(call)
-            return finish(await self.call(call))
+            if self.asks_for_probabilities(call):
+                from batchclient._client.probabilities import ask  # few programs want them
+
+                return await ask(self, call)
+            if finish is not None:
+                if labelled.field_of(call.params, "labels") is not None:
+                    await self.know_servers(self.start())
+                return finish(await self.call(call, is_read=False))
         if call.kind is _RERANK:
             return await self._rank(call)
         runner, calls = self.runner, self.calls
@@ -201,9 +217,7 @@ class Engine:
         Raises:
             ConfigError: an argument is wrong.
         """
-        finish: Finish | None = None
-        if call.response_model is not None:
-            call, finish = self.in_form(call)
+        call, finish = self.in_form(call)
         calls, runner, sink = self.calls, self.runner, Pieces()
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
         is_known = call.model is not None or not calls.asks_model
@@ -221,16 +235,75 @@ class Engine:
         deadline = partial(calls.deadline, call.timeout_s)
         return Stream(self.start, request, deadline, None if is_final else make_anew, finish)
 
-    def in_form(self, call: Call) -> tuple[Call, Finish]:
-        """Return a call that demands the form of its ``response_model``, and what reads the answer.
+    def in_form(self, call: Call) -> tuple[Call, Finish | None]:
+        """Return a call that demands its form, and what reads the answer; ``None``: it has any form.
 
         Raises:
-            ConfigError: the model is none, or another form is demanded, too.
+            ConfigError: the ``response_model`` is none, or another form is demanded, too.
         """
         model = call.response_model
-        assert model is not None, "other answers have any form"
+        if model is None:
+            return call, self.reader_of_labels(call)
         params = structured().demand(model, call.params)
         return call._replace(params=params, response_model=None), self.reader_of(model)
+
+    def reader_of_labels(self, call: Call) -> Finish | None:
+        """Return what finds the label in an answer; ``None``: the call has no labels.
+
+        Raises:
+            ConfigError: the labels are none, or the model is known to think before it answers.
+        """
+        if _MAY_HAVE_LABELS.isdisjoint(call.params) or call.manner.verbatim:
+            return None
+        labels = labelled.field_of(call.params, "labels")
+        if labels is None or call.kind not in (Kind.COMPLETION, Kind.CHAT):
+            return None
+        model, may_reason = call.model, labelled.field_of(call.params, "thinking_tokens") == 0
+        if model in self._thinking and not may_reason:
+            raise labelled.thinks(model)
+        key = model, may_reason, repr(labels)
+        known = self._readers_of_labels.get(key)
+        if known is None:
+            self.calls.check(call)
+            if len(self._readers_of_labels) >= _READERS_REMEMBERED:
+                self._readers_of_labels.clear()
+            known = labelled.reader(
+                tuple(labels), None if may_reason else partial(self._thinks, model), self._note_invalid
+            )
+            self._readers_of_labels[key] = known
+        return known
+
+    def _thinks(self, model: str | None) -> ConfigError:
+        self._thinking.add(model)
+        return labelled.thinks(model)
+
+    @staticmethod
+    def asks_for_probabilities(call: Call) -> bool:
+        """Whether a call wants the probabilities of its labels."""
+        wants = labelled.field_of(call.params, "probabilities") is True and not call.manner.verbatim
+        return wants and call.kind in (Kind.COMPLETION, Kind.CHAT)
+
+    def way_of_row(self, call: Call) -> Callable[[Row, Runner], object] | None:
+        """Return what sends a row whose call cannot go as it is; ``None``: it can."""
+        if _MAY_HAVE_LABELS.isdisjoint(call.params) or not self.asks_for_probabilities(call):
+            return None
+        from batchclient._client.probabilities import asker_of
+
+        return asker_of(self, call)
+
+    @property
+    def ways(self) -> Ways:
+        """How sets of labels are asked about, as far as it was found out."""
+        if self._ways is None:
+            from batchclient._client.probabilities import Ways
+
+            self._ways = Ways()
+        return self._ways
+
+    async def know_servers(self, runner: Runner) -> None:
+        """Wait until the servers that may be asked which they are have answered."""
+        if self.connections.asks_first():
+            await runner.find_out_servers()
 
     def reader_of(self, response_model: type[BaseModel]) -> Finish:
         """Return what makes an instance of the model of an answer; what does not fit is counted."""

@@ -72,10 +72,10 @@ class RowCalling:
 
     async def call(self, call: Call) -> Any:
         """Make a call for the row, or take its answer from the journal."""
-        engine, finish = self._engine, None
-        if call.response_model is not None:
-            call, reader = engine.in_form(call)
-            finish = engine.callbacks.guard("response_model", reader)
+        engine, has_model = self._engine, call.response_model is not None
+        call, finish = engine.in_form(call)
+        if has_model and finish is not None:
+            finish = engine.callbacks.guard("response_model", finish)
         if call.kind is Kind.RERANK and not call.item[1]:
             return Ranking((), ())
         runner = self._open_rows().runner
@@ -124,6 +124,7 @@ class RowCalling:
         else:
             request = make(call, made)
             asked = [request.shape.answer_key, request.prompt]
+            made.ask = self._engine.way_of_row(call)
         made.request = request
         made.key, made.n = row.key_of(*asked)
         row.asked += 1

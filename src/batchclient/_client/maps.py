@@ -20,6 +20,7 @@ import anyio.lowlevel
 
 from batchclient._calls.call import PLAIN, Call, Manner
 from batchclient._calls.inputs import is_conversation
+from batchclient._calls.labels import field_of
 from batchclient._calls.make import LABELS
 from batchclient._checks import check_number, refused
 from batchclient._client.engine import Engine, structured
@@ -246,6 +247,7 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
     if job.response_model is not None:
         fields = structured().demand(job.response_model, fields)
     job.repair.check(fields, job.response_model)
+    has_labels = field_of(fields, "labels") is not None
     is_table = documents is not job.docs or getattr(job.docs, "is_table", False)
     read = job.reader(is_table=is_table)
     check = partial(_check_calls, engine, job, kind, fields)
@@ -271,7 +273,7 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         engine.start,
         (lambda: times * _look_ahead(engine) + more_ahead) if look_ahead is None else (lambda: look_ahead),
         ordered=job.ordered,
-        prepare=partial(_prepare, engine, job) if job.model is None or job.repair.truncated else None,
+        prepare=partial(_prepare, engine, job) if job.model is None or job.repair.truncated or has_labels else None,
         journaled=journaled,
         repairs=Repairs(job.repair, partial(_make_again, engine)),
         fail_if=bounds,
@@ -351,9 +353,10 @@ def _requests_of(
                 # Asked again it would answer the same.
                 row.retries = repair.invalid
             repair.check_bound(fields)
-        row.finish = finish
         call, now = job.of(own, made.item, fields, made), runner.backend.now()
+        row.finish = finish or engine.reader_of_labels(call)
         if own not in (Kind.SCORE, Kind.RERANK):
+            row.ask = engine.way_of_row(call)
             return engine.calls.make(call, row, now, from_grant=True)
         from batchclient._maps.ranking import requests_of  # few rows are such
 
@@ -376,9 +379,10 @@ async def _prepare(engine: Engine, job: MapJob, runner: Runner) -> None:
         # The servers have several; rows may name their own. Those that do not, fail.
         if job.is_function:
             raise
-    if job.repair.truncated and engine.connections.asks_first():
-        # A chat that was cut off goes on only where its server is known, also the first.
-        await runner.find_out_servers()
+    if job.repair.truncated or field_of(job.params, "labels") is not None:
+        # A chat that was cut off goes on only where its server is known, also the first; and only
+        # there labels are asked for in the server's words.
+        await engine.know_servers(runner)
 
 
 def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, Any]) -> Request:

@@ -17,7 +17,8 @@ __all__ = ["BatchingRule", "Terms"]
 
 _ANY = 1 << 30
 _ENDS_AT_ONCE_TOKENS = 4
-"""Answers of at most so many tokens end together in any case: their lists are not streamed."""
+"""Answers of at most so many tokens end together in any case, as labels do: their lists are not
+streamed."""
 _SOON_TOKENS = 1024
 """Lone answers of at most so many tokens may be plain: at 20 tokens a second they end before a
 gateway cuts a silent connection (nginx after 60 s, by default)."""
@@ -208,7 +209,7 @@ class BatchingRule:
         if size > 1 and (shape.lists_plain or not self._settings.streams_lists):
             return False
         most, costly = shape.max_output_tokens, terms.abilities.event_per_token
-        together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
+        together = bool(shape.labels) or (most is not None and most <= _ENDS_AT_ONCE_TOKENS)
         if size > 1:
             together = together or size <= terms.plain_size
         elif costly or (costly is None and endpoint.in_flight > 0):

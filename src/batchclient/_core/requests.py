@@ -98,6 +98,7 @@ class Shape:
         thinking_tokens: of reasoning, at most, within ``max_output_tokens``; ``None``: no bound is
             asked for. The body has the caller's own fields, until the server is known.
         opened: the tag by which the prompts have begun to think; empty: none. Part of the key.
+        labels: what the answer is one of; also in ``body``. Each server is asked in its words.
     """
 
     key: bytes
@@ -130,6 +131,7 @@ class Shape:
     numbers: BatchingNumbers | None = None
     thinking_tokens: int | None = None
     opened: str = ""
+    labels: tuple[str, ...] = ()
     subject: tuple[str, Kind] = field(init=False, default=("", Kind.COMPLETION))
     """The model and kind: what a server may refuse to all such calls."""
 

@@ -1,7 +1,6 @@
 """A call with a query and several documents: a request for each document, one answer for all.
 
 Rules:
-- The first error is the call's, and ends its other requests.
 - The requests travel in lists with each other, and with other callers' where the servers take pairs
   of any queries.
 """
@@ -9,17 +8,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextvars import Context
-from functools import partial
 from typing import Any
 
 from batchclient._calls.call import Call
-from batchclient._calls.fan_out import Part, Share
 from batchclient._calls.tables import kind_of, refuse_frame
 from batchclient._calls.unsendable import lone_surrogate
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
-from batchclient._maps.row import Row
+from batchclient._maps.together import requests_together
 from batchclient._shell.runner import Runner
 from batchclient.dialects._arguments import refuse_unknown
 from batchclient.dialects._fields import sort_fields
@@ -70,15 +66,10 @@ def requests_of(call: Call, waiter: Any, runner: Runner, make: Callable[[Call, A
     if wanted is not None and (type(wanted) is not int or wanted < 1):
         raise ConfigError(f"top_n is a whole number of at least 1, not {wanted!r:.40}", field="top_n")
     kind = Kind.SCORE if call.kind is Kind.SCORE or runner.servers.mixes_queries else Kind.RERANK
-    answers: list[Any] = [None] * len(documents)
-    whole = _Whole(waiter, runner, answers, call.kind, wanted)
-    share = Share(whole, len(documents))
-    part = partial(_Pair, waiter) if isinstance(waiter, Row) else Part
-    whole.requests = [
-        make(call._replace(kind=kind, item=(query, each)), part(share, answers, place))
-        for place, each in enumerate(documents)
-    ]
-    return whole.requests
+    calls = [call._replace(kind=kind, item=(query, each)) for each in documents]
+    return requests_together(
+        calls, waiter, runner, make, lambda scores: waiter.set_result(_ranking(scores, call.kind, wanted))
+    )
 
 
 def _texts_of(query: object, documents: object, top_n: object, params: Mapping[str, Any]) -> list[str]:
@@ -107,65 +98,18 @@ def _texts_of(query: object, documents: object, top_n: object, params: Mapping[s
     return texts
 
 
-class _Pair(Part):
-    """The waiter of one of a row's documents; spans are the row's."""
-
-    __slots__ = ("_row",)
-
-    def __init__(self, row: Row, share: Share, answers: list[Any], place: int) -> None:
-        super().__init__(share, answers, place)
-        self._row = row
-
-    @property
-    def caller(self) -> Context | None:
-        return self._row.caller
-
-    @property
-    def index(self) -> int:
-        return self._row.index
-
-    @property
-    def id(self) -> str:
-        return self._row.id
-
-
-class _Whole:
-    """The waiter of all documents of a call."""
-
-    __slots__ = ("_answers", "_kind", "_runner", "_waiter", "_wanted", "requests")
-
-    def __init__(self, waiter: Any, runner: Runner, answers: list[Any], kind: Kind, wanted: int | None) -> None:
-        self._waiter, self._runner = waiter, runner
-        self._answers: list[Score] = answers
-        self._kind, self._wanted = kind, wanted
-        self.requests: list[Request] = []
-
-    def done(self) -> bool:
-        return self._waiter.done()  # type: ignore[no-any-return]
-
-    def set_result(self, _: object) -> None:
-        scores, usages = self._answers, [each.usage for each in self._answers]
-        places = list(range(len(scores)))
-        if self._kind is Kind.RERANK:
-            places.sort(key=lambda place: scores[place].score, reverse=True)
-        known = [usage for usage in usages if usage is not None]
-        usage = None
-        if len(known) == len(usages):
-            estimated = any(each.prompt_tokens_estimated for each in known)
-            usage = Usage(sum(each.prompt_tokens for each in known), 0, prompt_tokens_estimated=estimated)
-        kept = tuple(places[: self._wanted])
-        told = tuple(scores[place].score for place in kept)
-        queued_s = max((each.queued_s for each in scores if each.queued_s is not None), default=None)
-        # The requests hold their waiters: a circle would wait for the garbage collector.
-        self.requests = []
-        if not self.done():
-            self._waiter.set_result(Ranking(kept, told, usage, sum(each.attempts for each in scores), queued_s))
-
-    def set_exception(self, error: BaseException) -> None:
-        if self.done():
-            return
-        requests, self.requests = self.requests, []
-        self._waiter.set_exception(error)
-        for request in requests:
-            # Not within the step that brought the error.
-            self._runner.backend.call_soon(partial(self._runner.leave, request))
+def _ranking(scores: list[Score], kind: Kind, wanted: int | None) -> Ranking:
+    """Return the answer of a call whose documents have these scores."""
+    usages = [each.usage for each in scores]
+    places = list(range(len(scores)))
+    if kind is Kind.RERANK:
+        places.sort(key=lambda place: scores[place].score, reverse=True)
+    known = [usage for usage in usages if usage is not None]
+    usage = None
+    if len(known) == len(usages):
+        estimated = any(each.prompt_tokens_estimated for each in known)
+        usage = Usage(sum(each.prompt_tokens for each in known), 0, prompt_tokens_estimated=estimated)
+    kept = tuple(places[:wanted])
+    told = tuple(scores[place].score for place in kept)
+    queued_s = max((each.queued_s for each in scores if each.queued_s is not None), default=None)
+    return Ranking(kept, told, usage, sum(each.attempts for each in scores), queued_s)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchclient._calls.labels import field_of
 from batchclient.errors import ConfigError
 
 __all__ = ["BOUNDS", "Repair", "answers_alike"]
@@ -21,9 +22,9 @@ class Repair:
     """What a map does about bad answers: with ``batch_map(…, repair=Repair(truncated=2))``.
 
     Args:
-        invalid: ask a row again whose answer does not fit ``response_model``, up to so many times,
-            100 at most, unless the answer was cut off. Refused with ``temperature=0`` or a
-            ``seed``: the answer would be the same.
+        invalid: ask a row again whose answer does not fit ``response_model``, unless it was cut
+            off, or is none of ``labels``, up to so many times, 100 at most. Refused with
+            ``temperature=0`` or a ``seed``: the answer would be the same.
         truncated: go on with a row's answer that was cut off at its bound, up to so many times, 16
             at most: where it was cut, or anew with twice the bound where the server cannot go on,
             and with structured output, tools, reasoning, logprobs, ``stop`` or penalties. A
@@ -56,8 +57,8 @@ class Repair:
                 the bound is below ``max_tokens``.
         """
         if self.invalid:
-            if response_model is None:
-                message = "repair.invalid is for answers that have to fit a response_model"
+            if response_model is None and field_of(params, "labels") is None:
+                message = "repair.invalid is for answers that have to fit a response_model, or be one of labels"
                 raise ConfigError(message, field="repair.invalid")
             same = answers_alike(params)
             if same:

@@ -49,6 +49,7 @@ class Row:
     __slots__ = (
         "_map",
         "answer",
+        "ask",
         "attempts",
         "cut",
         "document",
@@ -82,6 +83,8 @@ class Row:
         self.document: Any = document
         self.id: str = ""
         self.request: Request | None = None
+        self.ask: Callable[[Row, Runner], object] | None = None
+        """Finds out how the row is to be asked, and then sends that instead of ``request``."""
         self.others: tuple[Request, ...] = ()
         """Further requests, of a row with several documents."""
         self.identity: bytes = b""
@@ -116,10 +119,20 @@ class Row:
 
     def send(self, runner: Runner, request: Request) -> None:
         """Send the row's request, and the others that it may have."""
+        if self.ask is not None:
+            self.ask(self, runner)
+            return
         others = self.others
         runner.submit(request, may_wait=True)
         for other in others:
             runner.submit(other, may_wait=True)
+
+    def go_on(self, requests: list[Request]) -> None:
+        """Send these requests instead of those before, unless nobody waits any more."""
+        owner = self._map()
+        if owner is not None and not self.ended:
+            self.others = tuple(requests[1:])
+            owner._go_on(self, requests[0])
 
     def set_result(self, answer: Any) -> None:
         self.attempts += answer.attempts

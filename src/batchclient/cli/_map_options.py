@@ -117,6 +117,10 @@ class MapOptions:
     audio: Annotated[list[str] | None, of_request("A sound of each chat; repeatable.", "FIELD")] = None
     media_root: Annotated[str | None, of_request("The folder that --image and --audio are in.", "DIR")] = None
     schema: Annotated[str | None, of_request("A JSON schema that each answer has to fit.", "FILE")] = None
+    labels: Annotated[
+        list[str] | None, of_request("The answer is one of these; repeatable, for commas within one.", "A,B")
+    ] = None
+    probabilities: Annotated[bool, of_request("Of each of --labels, too.", None, "--probabilities")] = False
     retry_invalid: Annotated[int, of_request("Ask again, at most N times, to fit --schema.", "N", min=0)] = 0
     retry_truncated: Annotated[
         int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
@@ -264,6 +268,10 @@ class MapOptions:
             temperature=self.temperature,
             call=self.call,
         )
+        if self.labels is not None:
+            self.params["labels"] = _labels_from(self.labels)
+        if self.probabilities:
+            self.params["probabilities"] = True
         self.output = _path_from(self.output, self.part)
         self.file = {
             "form": self.format,
@@ -333,6 +341,11 @@ class MapOptions:
         if has_media and self.prompt is not None and self.call != "chat":
             raise Refusal("--image and --audio are for --call chat")
         return Media(self.image or [], self.audio or [], self.media_root) if has_media else None
+
+
+def _labels_from(texts: list[str]) -> list[str]:
+    """Return the labels: those between the commas of a text, or each of several texts as it is."""
+    return texts if len(texts) > 1 else [each.strip() for each in texts[0].split(",")]
 
 
 def _path_from(path: str, shard: Shard | None) -> str:

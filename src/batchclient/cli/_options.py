@@ -130,7 +130,7 @@ _NOT_FIELDS = {
 """Fields without a place in a row, and other names for an option."""
 _ARGUMENTS = BATCH_CLIENT_ARGUMENTS | {
     "self", "docs", "prompt", "priority", "tenant", "look_ahead", "journal", "progress", "response_model",
-    "repair", "runaway", "fail_if", "max_cost", "rows", "row_params", "finish_by_s", "order",
+    "labels", "probabilities", "repair", "runaway", "fail_if", "max_cost", "rows", "row_params", "finish_by_s", "order",
 }  # fmt: skip
 """Arguments of ``BatchClient`` and of ``stream_map``: no field of a server has such a name."""
 

@@ -39,7 +39,7 @@ def added_to_rows(options: MapOptions, form: OutputForm) -> tuple[str, ...]:
     """Return the names of the fields that the output adds to the input's."""
     if form not in _OF_ROWS:
         return ()
-    added = added_by(options.call, options.params)
+    added = added_by(options.call, options.params, is_table=form != "jsonl")
     return (*answers_in(options), *options.names.of(added if form == "jsonl" else (*added, OTHER)).values())
 
 
@@ -143,7 +143,9 @@ def writer_of(options: MapOptions, source: Source) -> Writer:
     if form == "jsonl":
         return Lines(fields)
     *names, other = added_to_rows(options, form)
-    added = {name: known for known, name in options.names.of(added_by(options.call, options.params)).items()}
+    added = {
+        name: known for known, name in options.names.of(added_by(options.call, options.params, is_table=True)).items()
+    }
     is_typed = form == "parquet"
     with _of_all_shards(options, source) as whole:
         types, schema = columns_of(whole, is_typed=is_typed), whole.schema

@@ -17,6 +17,7 @@ _BY_RULE = {
     "model", "prompt", "rows", "row_params", "priority", "timeout_s", "max_tokens", "temperature", "runaway", "fail_if",
     "columns", "delimiter", "encoding", "escape", "format", "guest", "media-root", "order", "session_header", "shard",
     "thinking_tokens",
+    "labels", "probabilities",
 }  # fmt: skip
 """Arguments of the library's whose options have their names, without the unit."""
 _OTHERS = {

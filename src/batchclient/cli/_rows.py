@@ -49,7 +49,9 @@ ASKED_FOR: Mapping[str, str] = {
 """The fields that parameters of generating calls add, by the parameters' names."""
 
 
-_ANSWERS = frozenset({"completion", "embedding", "label", "score"})
+_ANSWERS = ("completion", "embedding", "label", "score")
+_PROBABILITY = "probability_"
+"""Begins the name of the column of a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +74,31 @@ class Names:
         names = [name for name in added if self.taken is not None or name != "health"]
         if self.answer_field is None:
             return {name: self.free(name) for name in names}
-        return {name: self.free(_renamed(name, self.answer_field)) for name in names}
+        return {name: self.free(each) for name, each in _renamed(names, self.answer_field).items()}
 
     def free(self, name: str, row: Collection[str] = ()) -> str:
         """Return an added name that neither the input nor the row has."""
         return f"answer_{name}" if name in (self.taken or ()) or name in row else name
 
 
-def added_by(call: str, params: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that a call with these parameters may add; ``logprobs=0`` asks, too."""
+def added_by(call: str, params: Mapping[str, Any], *, is_table: bool = False) -> tuple[str, ...]:
+    """Return the fields that a call with these parameters may add; ``logprobs=0`` asks, too.
+
+    ``is_table``: the probabilities of labels have a column each.
+    """
     asked = [name for name in ASKED_FOR if (value := params.get(name)) is not None and value is not False]
-    return (*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1))
+    names = [*ADDED_BY[call], *(ASKED_FOR[name] for name in asked if name != "n" or params[name] != 1)]
+    if (labels := params.get("labels")) is not None:
+        names.append("label")
+        if params.get("probabilities"):
+            names += [f"{_PROBABILITY}{label}" for label in (*labels, "other")] if is_table else ["probabilities"]
+    return tuple(names)
 
 
-def _renamed(name: str, answer_field: str) -> str:
-    return answer_field if name in _ANSWERS else f"{answer_field}_{name}"
+def _renamed(names: Collection[str], answer_field: str) -> dict[str, str]:
+    """Return the names of the added fields by those without ``--answer-field``; one is the answer's."""
+    answer = next((name for name in _ANSWERS if name in names), None)
+    return {name: answer_field if name == answer else f"{answer_field}_{name}" for name in names}
 
 
 def blame(
@@ -187,6 +199,8 @@ def fields_of_row(
         fields["id"] = result.id
     answer = result.answer
     told = answer.as_dict(raw=True) if raw and isinstance(answer, Embedding) else answer.as_dict() if answer else {}
+    if other is not None and isinstance(answer, Completion) and "probabilities" in told:
+        told |= {f"{_PROBABILITY}{label}": number for label, number in told.pop("probabilities").items()}
     if result.error is not None:
         told = {"error": {"type": type(result.error).__name__, "message": message_of(result)}}
         # An answer that does not fit says why.

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 
+from pydantic_core import from_json
+
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.requests import Learnt, Shape
 from batchclient.dialects._bodies import guided_in, refuse
 from batchclient.dialects._decoder import ReplyDecoder
+from batchclient.dialects._fields import canonical
+from batchclient.dialects._labels import LABELS
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._redaction import redact, words_and_shown
 from batchclient.dialects._replies import error_in, read_retry_after
@@ -29,7 +33,7 @@ __all__ = ["Dialect"]
 
 _NO_ROUTE = (404, 405)
 _REFUSED = (400, 422, 501)
-_MOST_BUDGETS = 256
+_MOST_REMEMBERED = 256
 _ASKED_AGAIN_AFTER = 64
 """Of so many calls with an ``n`` one is sent, where the server ignored ``n`` twice in a row."""
 
@@ -52,6 +56,7 @@ class Dialect:
         length_reach: how many length buckets a list may span; ``None``: any.
         continues_chats: whether the server is known to have ``continue_final_message``.
         is_assumed: whether it is not known yet which server it is.
+        tells_labels: whether it tells the probabilities of labels.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Dialect:
         self.length_reach: int | None = server.length_reach
         self.routes: Mapping[Kind, Route] = server.routes
         self.continues_chats: bool = server.continues_chats and not assumed
+        self.tells_labels: bool = server.tells_labels
         self._judge = server.judge
         self._secrets = secrets
         self._without = (server.lacks | lacks) - has
@@ -78,6 +84,9 @@ class Dialect:
         self._with_budgets: dict[Shape, Shape | Failure] = {}
         """Shapes of calls with a budget for thinking, and the same in the server's fields."""
         self._takes_guided = server.takes_guided
+        self._form_of = None if assumed else server.labels
+        self._labelled: dict[Shape, Shape] = {}
+        """Shapes of calls with labels, and the same in the server's words."""
         self._learnt = Learnt(usage_is_own=not assumed)
 
     def __repr__(self) -> str:
@@ -110,7 +119,7 @@ class Dialect:
         shape = batch.shape
         made = self._with_budgets.get(shape)
         if made is None:
-            if len(self._with_budgets) >= _MOST_BUDGETS:
+            if len(self._with_budgets) >= _MOST_REMEMBERED:
                 self._with_budgets.clear()
             self._with_budgets[shape] = made = self._in_own_fields(shape)
         if isinstance(made, Failure):
@@ -137,6 +146,8 @@ class Dialect:
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request."""
+        if batch.shape.labels:
+            batch = self._in_own_words(batch)
         route = self.routes.get(batch.shape.kind)
         if route is None:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
@@ -161,6 +172,8 @@ class Dialect:
 
     def decoder(self, batch: Batch, content_type: str = "") -> ReplyDecoder:
         """Return a fresh decoder for the batch's reply."""
+        if batch.shape.labels:
+            batch = self._in_own_words(batch)
         return self.routes[batch.shape.kind].decoder(batch, self._secrets, content_type)
 
     def events_per_choice(self, shape: Shape) -> int:
@@ -169,6 +182,8 @@ class Dialect:
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Return the meaning of an error reply."""
+        if batch.shape.labels:
+            batch = self._in_own_words(batch)
         message, code = error_in(body)
         prompts = [request.prompt for request in batch.requests]
         words, clean = words_and_shown(message, prompts, self._secrets)
@@ -209,3 +224,18 @@ class Dialect:
     def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
         """Read OpenAI's headers: the servers send none, a gateway in front may."""
         return read_rate_limits(headers)
+
+    def _in_own_words(self, batch: Batch) -> Batch:
+        """Return a batch with labels as this server is asked: in its own words."""
+        shape = batch.shape
+        named = self._labelled.get(shape)
+        if named is None:
+            if len(self._labelled) >= _MOST_REMEMBERED:
+                self._labelled.clear()
+            fields = from_json(shape.body)
+            del fields[LABELS]
+            form = {} if self._form_of is None else self._form_of(shape.labels, shape.kind)
+            named = self._labelled[shape] = replace(shape, body=canonical(fields | form))
+        asked = copy(batch)
+        asked.shape = named
+        return asked

@@ -35,6 +35,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, Shape
 from batchclient.dialects._bodies import Bodies, in_new_names
 from batchclient.dialects._decoder import PlainDecoder, ReplyDecoder
@@ -149,20 +150,28 @@ class Inputs(Route):
         reply: reads the answers.
         field: of the input.
         from_root: whether the path begins at the root.
+        chat_field: of a conversation, where the server takes one.
     """
 
     path: str
     reply: type[PlainDecoder]
     field: bytes = b"input"
     from_root: bool = True
+    chat_field: bytes = b""
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request: a single prompt as itself, several as a list."""
         prompts = b",".join([request.prompt for request in batch.requests])
+        field = self.field
+        if batch.shape.kind is Kind.TOKENS and prompts[:1] == b"[":
+            if not self.chat_field:
+                message = "this server's tokenizer takes texts, no conversations; the call was not sent"
+                return Failure(FailureKind.UNSUPPORTED, BadRequest, message, begun=False)
+            field = self.chat_field
         if len(batch.requests) > 1 or batch.wire.lone_as_list:
             prompts = b"[%b]" % prompts
         packed = _PACKED if batch.packed else b""
-        body = b'{"%b":%b,%b%b%b' % (self.field, prompts, _solo(batch), packed, batch.shape.body[1:])
+        body = b'{"%b":%b,%b%b%b' % (field, prompts, _solo(batch), packed, batch.shape.body[1:])
         return WireRequest("POST", self.path, body, from_root=self.from_root)
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder:

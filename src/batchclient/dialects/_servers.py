@@ -63,7 +63,7 @@ Any other server with OpenAI's API: a gateway, ``transformers serve``, a mock:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,6 +72,7 @@ from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._items import NestedTokensDecoder, ObjectTokensDecoder, TokensDecoder
+from batchclient.dialects._labels import as_choice, as_grammar, as_regex, as_tgi
 from batchclient.dialects._native import LLAMACPP, SGLANG
 from batchclient.dialects._readers import StopReader
 from batchclient.dialects._routes import CLASSES, VECTORS, Generation, Inputs, Pairs, Ranks, Route
@@ -100,6 +101,9 @@ class Server:
         continues_chats: whether the server has ``continue_final_message``.
         takes_guided: whether it heeds a form by vLLM's older names, or by the later one. Others are
             not asked: most ignore the field, and the answer would be of any form.
+        labels: the form of an answer that is one of some labels, in the server's words; ``None``:
+            it has none.
+        tells_labels: whether it tells how likely chosen tokens are, and echoes prompts with that.
         judge: corrects the meaning of a refusal, by the server's words and the model's name.
         budgets: by kind of call, how it bounds a model's thinking (``_thinking``); a kind that is
             missing has no bound there.
@@ -112,6 +116,8 @@ class Server:
     length_reach: int | None = None
     continues_chats: bool = False
     takes_guided: bool = False
+    labels: Callable[[Sequence[str], Kind], dict[str, Any]] | None = None
+    tells_labels: bool = False
     judge: Callable[[Failure, str, str], Failure] | None = None
     budgets: Mapping[Kind, Budget] = field(default_factory=dict)
 
@@ -212,12 +218,14 @@ SERVERS = {
                 Kind.SCORE: Pairs(),
                 Kind.RERANK: Pairs(),
                 Kind.CLASSIFICATION: CLASSES,
-                Kind.TOKENS: Inputs("/tokenize", TokensDecoder, b"prompt"),
+                Kind.TOKENS: Inputs("/tokenize", TokensDecoder, b"prompt", chat_field=b"messages"),
             },
             caps={Kind.COMPLETION: 1024, Kind.TOKENS: 1},
             continues_chats=True,
             takes_guided=True,
             budgets=VLLM_BUDGETS,
+            labels=as_choice,
+            tells_labels=True,
         ),
         Server(
             name="sglang",
@@ -233,6 +241,7 @@ SERVERS = {
             lacks=frozenset({"return_token_ids", "repetition_detection", "thinking_budget"}),
             continues_chats=True,
             budgets=SGLANG_BUDGETS,
+            labels=as_regex,
         ),
         Server(
             name="tgi",
@@ -245,6 +254,7 @@ SERVERS = {
             },
             caps={Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1},
             lacks=VLLM_ONLY,
+            labels=as_tgi,
             judge=_judge_tgi,
         ),
         Server(
@@ -258,6 +268,7 @@ SERVERS = {
             },
             caps={Kind.CHAT: 1, Kind.TOKENS: 1},
             lacks=VLLM_ONLY,
+            labels=as_grammar,
             judge=_judge_llamacpp,
             budgets=LLAMACPP_BUDGETS,
         ),

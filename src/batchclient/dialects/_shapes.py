@@ -19,6 +19,7 @@ from batchclient._core.requests import Shape
 from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.dialects._kinds import known_fields
+from batchclient.dialects._labels import LABELS, PROBABILITIES, demand
 from batchclient.dialects._thinking import room_for
 from batchclient.errors import ConfigError
 
@@ -93,6 +94,9 @@ class Shapes:
         guarded = joining.pop("runaway", None)
         if guarded is not None and type(guarded) is not bool:
             raise ConfigError(f"runaway is true or false, not {guarded!r:.40}", field="runaway")
+        labels: tuple[str, ...] = ()
+        if not verbatim and kind in _GENERATING and (LABELS in joining or PROBABILITIES in joining):
+            labels = demand(joining, is_streamed=to_caller)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):
@@ -119,7 +123,7 @@ class Shapes:
                 # Seeds that differ per call make a key per call: forget, rather than grow.
                 self._shapes.clear()
                 known.clear()
-            shape = _make_shape(kind, joining, key, body, reason, counted=token_ids, to_caller=to_caller)
+            shape = _make_shape(kind, joining, key, body, reason, labels, counted=token_ids, to_caller=to_caller)
             if key is not answer_key:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
@@ -149,6 +153,7 @@ def _make_shape(
     key: bytes,
     body: bytes,
     alone: str | None,
+    labels: tuple[str, ...],
     *,
     counted: bool,
     to_caller: bool = False,
@@ -211,7 +216,10 @@ def _make_shape(
         kind=kind,
         lists_plain=is_chat,
         counted=counted,
-        fixed_length=fields.get("ignore_eos") is True
+        labels=labels,
+        # A label that is cut off is a label, or none.
+        fixed_length=bool(labels)
+        or fields.get("ignore_eos") is True
         or (max_tokens is not None and (max_tokens <= _FEW_TOKENS or max_tokens == fields.get("min_tokens"))),
         thinking_tokens=thinking_tokens,
     )

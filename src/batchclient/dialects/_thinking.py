@@ -40,6 +40,7 @@ from batchclient.health import as_it_came, reasoning_in
 
 __all__ = [
     "LLAMACPP_BUDGETS",
+    "NOT_AT_ALL",
     "NO_BUDGET",
     "SGLANG_BUDGETS",
     "TAGS",
@@ -66,7 +67,7 @@ TAGS = {
 _TAG_TOKENS = 2
 """The tags around reasoning are output, too: an answer after 200 tokens begins with the 203rd."""
 _BOUNDS = ("max_tokens", "max_completion_tokens")
-_NOT_AT_ALL = {"enable_thinking": False, "thinking": False}
+NOT_AT_ALL = {"enable_thinking": False, "thinking": False}
 """What templates of chats read: Qwen's and most others; DeepSeek's and Granite's."""
 
 
@@ -169,7 +170,7 @@ def with_budget(shape: Shape, budget: Budget, *, has_field: bool, tag: str) -> S
     if has_field and budget.write is not None:
         budget.write(fields, tokens, shape.opened or tag, bool(shape.opened))
     if not tokens and shape.kind is Kind.CHAT and not (has_field and budget.ends_at_0):
-        fields["chat_template_kwargs"] = {**_NOT_AT_ALL, **(fields.get("chat_template_kwargs") or {})}
+        fields["chat_template_kwargs"] = {**NOT_AT_ALL, **(fields.get("chat_template_kwargs") or {})}
         # There are no tags.
         bound = None if bound is None else bound - _TAG_TOKENS
     # One bound of the thinking, its tags and the answer, as it was planned for.

@@ -108,7 +108,7 @@ def _added(name: str) -> Any:
         "probabilities": arrow.list_(arrow.float64()),
         "token_ids": arrow.list_(whole),
     }
-    return types.get(name, _JSON)
+    return arrow.float64() if name.startswith("probability_") else types.get(name, _JSON)
 
 
 class ParquetRows(Writer):

@@ -25,7 +25,7 @@ from batchclient.simulator.requests import (
     RankRequest,
 )
 from batchclient.simulator.text import Generation, Prompt, count_tokens, parted, pieces, token_id, token_ids
-from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
+from batchclient.simulator.vectors import CLASSES, logprobs_of, probabilities_of, score_of, vector_of
 
 __all__ = [
     "ChatWriter",
@@ -171,6 +171,10 @@ class OpenAIWriter(Writer):
         top: list[dict[str, float] | None] = [
             {each: _LOGPROB} | {f" alt{k}": _LOGPROB - k for k in range(1, wanted)} for each in tokens
         ]
+        if (asked := self.call.sampling.logprob_token_ids) and not self.echoes:
+            # Of tokens that are asked for, a vLLM is asked for the ids, too.
+            chosen = _chosen(self.prompt_of(index), asked)
+            top = [dict(chosen) for _ in tokens]
         if echoed and not before:
             # Nothing stands before the first token of a prompt.
             values[0] = top[0] = None
@@ -230,6 +234,11 @@ class CompletionWriter(OpenAIWriter):
         return [chunk | {"system_fingerprint": _FINGERPRINT}]
 
 
+def _chosen(prompt: Prompt, tokens: list[int]) -> dict[str, float]:
+    """Return the logprobs of the tokens that a request asks about, by their ids."""
+    return {f"token_id:{each}": value for each, value in zip(tokens, logprobs_of(prompt, tokens), strict=True)}
+
+
 def _prompt_logprobs(prompt: Prompt) -> list[dict[str, object] | None]:
     # Every made-up token is its position's likeliest, so there is no second entry to show.
     listed = zip(token_ids(prompt), pieces(prompt), strict=True)
@@ -278,7 +287,7 @@ class ChatWriter(Writer):
         return {
             "index": index,
             "message": message,
-            "logprobs": self._logprobs(generation, 0, generation.tokens),
+            "logprobs": self._logprobs(index, generation, 0, generation.tokens),
             "finish_reason": self._finish(generation),
             "stop_reason": generation.stop_reason,
             "token_ids": self._ids(generation, 0, generation.tokens),
@@ -331,7 +340,7 @@ class ChatWriter(Writer):
         choice: dict[str, Any] = {
             "index": index,
             "delta": delta,
-            "logprobs": self._logprobs(generation, before, after),
+            "logprobs": self._logprobs(index, generation, before, after),
             "finish_reason": self._finish(generation) if ends else None,
             **({"stop_reason": generation.stop_reason} if ends else {}),
             "token_ids": self._ids(generation, before, after),
@@ -383,13 +392,17 @@ class ChatWriter(Writer):
         made = usage(sum(self.call.prompt_tokens), tokens)
         return made | usual | (self.reasoning_usage(thought) if has_parser else {})
 
-    def _logprobs(self, generation: Generation, before: int, after: int) -> dict[str, object] | None:
+    def _logprobs(self, index: int, generation: Generation, before: int, after: int) -> dict[str, object] | None:
         """Return logprobs in chat's form, with made-up figures, if any are asked for."""
         wanted = self._top_logprobs
         if wanted is None:
             return None
         others = [_logprob(f" alt{k}", _LOGPROB - k) for k in range(1, wanted)]
         entries = [_logprob(piece, _LOGPROB) for piece in generation.pieces[before:after]]
+        if asked := self.call.sampling.logprob_token_ids:
+            chosen = _chosen(self.call.prompts[index // self.call.n], asked)
+            tops = [_logprob(name, value) for name, value in chosen.items()]
+            return {"content": [own | {"top_logprobs": tops} for own in entries]}
         return {"content": [own | {"top_logprobs": [own, *others][:wanted]} for own in entries]}
 
 

@@ -187,6 +187,7 @@ class Sampling(Body):
     stream_options: StreamOptions | None = None
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
+    logprob_token_ids: list[int] | None = None
     priority: int | None = None
     structured_outputs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -465,10 +466,21 @@ class RankRequest(_Pooled):
 
 
 class TokenizeRequest(Body):
-    """``/tokenize``."""
+    """``/tokenize``: of a text, or of a conversation."""
 
-    prompt: str
+    prompt: str = ""
+    messages: Messages | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     return_token_strs: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """What is tokenized."""
+        if self.messages is None:
+            return self.prompt
+        text = render_messages(self.messages, generation_prompt=self.add_generation_prompt is not False)
+        return text.removesuffix("\n") if self.continue_final_message else text
 
 
 # Calls ---------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 Rules:
 - A vector is the sum of its words' places, so texts with the same words lie near each other. The
   text's digest moves the vector a little, so no two texts have the same.
-- A score is the cosine of two vectors, moved into 0 to 1. The text's digest decides the class.
+- A score is the cosine of two vectors, moved into 0 to 1. The text's digest decides the class,
+  and how likely a token is to follow.
 - Equal texts give equal answers, alone and in a list.
 """
 
@@ -16,13 +17,15 @@ from zlib import crc32
 
 from batchclient.simulator.text import Prompt, pieces
 
-__all__ = ["CLASSES", "DIMENSIONS", "probabilities_of", "score_of", "vector_of"]
+__all__ = ["CLASSES", "DIMENSIONS", "logprobs_of", "probabilities_of", "score_of", "vector_of"]
 
 DIMENSIONS = 64
 CLASSES = ("LABEL_0", "LABEL_1")
 _OWN_SHARE = 0.1
 """How far a text's own digest moves its vector away from the sum of its words."""
 _PLACES_PER_PIECE = 3
+_SHARE_OF_ASKED = 0.9
+"""Of the tokens that are asked about, together."""
 
 
 def vector_of(prompt: Prompt, dimensions: int = DIMENSIONS) -> array[float]:
@@ -53,3 +56,10 @@ def probabilities_of(prompt: Prompt) -> list[float]:
     raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
     first = (shake_128(b"class" + raw.encode("utf-8", "surrogatepass")).digest(1)[0] + 0.5) / 256
     return [first, 1.0 - first]
+
+
+def logprobs_of(prompt: Prompt, tokens: list[int]) -> list[float]:
+    """Return how likely each of some tokens is to come next; together not quite certain."""
+    raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
+    weights = [1 + crc32(f"{token} {raw}".encode("utf-8", "surrogatepass")) % 1000 for token in tokens]
+    return [math.log(_SHARE_OF_ASKED * weight / sum(weights)) for weight in weights]

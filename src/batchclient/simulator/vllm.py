@@ -96,13 +96,13 @@ def _models(server: ServerView, _body: bytes) -> Reply:
 def _tokenize(server: ServerView, body: bytes) -> Reply:
     """Answer ``/tokenize``: a text costs the API server a request, and the engine nothing."""
     request = read(TokenizeRequest, body, server.limits)
-    ids = token_ids(request.prompt)
+    ids = token_ids(request.text)
     return json_reply(
         {
             "count": len(ids),
             "max_model_len": server.limits.max_model_len_tokens,
             "tokens": ids,
-            "token_strs": pieces(request.prompt) if request.return_token_strs else None,
+            "token_strs": pieces(request.text) if request.return_token_strs else None,
         }
     )
 

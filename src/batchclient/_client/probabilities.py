@@ -1,0 +1,402 @@
+"""Probabilities of labels: how likely the model is to say each of them next.
+
+Rules:
+- One token is generated, and the server tells how likely the first token of each label was, whether
+  or not it is among the likeliest (``logprob_token_ids``). No grammar is asked for: the figures are
+  the model's own.
+- The first tokens are those of the server's own tokenizer. A label follows a completion's prompt
+  with a blank, unless the prompt ends with white space, an opening bracket or a wide letter. What
+  the template puts before an answer is found in a small conversation.
+- Where two labels begin with one token, or the server does not tell chosen tokens (an older one),
+  each label is scored as a continuation of the prompt: a request per label, in lists, that echoes
+  it. The sums of log-probabilities are made probabilities among the labels; nothing is known of
+  what is none of them.
+- How labels are asked about is found out once for each set of them, with a few small requests, and
+  tried once. A row waits for it before it is sent.
+- Sources: vLLM 0.32 ``entrypoints/openai/completion/protocol.py``, ``v1/sample/sampler.py``
+  (log-probabilities are taken before the grammar, temperature and penalties, unless the server was
+  started with another ``--logprobs-mode``).
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from batchclient._calls.call import Call
+from batchclient._calls.fan_out import call_together
+from batchclient._calls.labels import field_of, parted, thinks
+from batchclient._calls.likelihood import echoed, log_likelihood, make_split, read_likelihood
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Request
+from batchclient._core.outcomes.errors import copy_of
+from batchclient._maps.row import Row
+from batchclient._maps.together import requests_together
+from batchclient._shell.runner import Runner
+from batchclient.dialects._labels import LABELS, OTHER, PROBABILITIES
+from batchclient.dialects._thinking import NOT_AT_ALL
+from batchclient.errors import BadRequest, BatchClientError, ClientClosed, ConfigError, DialectError
+from batchclient.types import Choice, Completion, Usage
+
+if TYPE_CHECKING:
+    from batchclient._calls.make import CallMaker
+
+__all__ = ["Ways", "ask", "asker_of"]
+
+_Key = tuple[Any, ...]
+_MOST_IDS = 128
+"""Of ``logprob_token_ids`` (vLLM 0.32 ``sampling_params.py``)."""
+_TOP = 20
+"""Likeliest tokens of a vLLM without that field, which takes no more by default."""
+_REMEMBERED = 1024
+_AFTER = {True: ":", False: ":\n"}
+"""What a label is tokenized behind: with a blank between, or without."""
+_CHAT = [{"role": "user", "content": "x"}]
+_BUDGET = "thinking_tokens"
+_OF_TEMPLATE = ("chat_template", "chat_template_kwargs")
+_OF_SCORES = ("cache_salt", "add_special_tokens")
+"""Fields of a call that are the same where its labels are scored."""
+_REPLACED = frozenset({LABELS, PROBABILITIES, "max_tokens", "max_completion_tokens"})
+
+
+class _Way(NamedTuple):
+    """How a set of labels is asked about.
+
+    Args:
+        labels: the caller's.
+        first: the first token of each; ``None``: they are scored.
+        continuations: what follows the prompt: texts, or behind a chat token ids.
+    """
+
+    labels: tuple[str, ...]
+    first: tuple[int, ...] | None
+    continuations: tuple[Any, ...]
+
+    def asked(self, call: Call) -> Call:
+        """Return the call for one token that is sent for a caller's call."""
+        assert self.first is not None, "labels that are scored are not asked for so"
+        fields = {name: value for name, value in _fields_of(call).items() if name not in _REPLACED}
+        told = {"logprobs": True, "top_logprobs": _TOP} if call.kind is Kind.CHAT else {"logprobs": _TOP}
+        fields |= {"max_tokens": 1, "logprob_token_ids": list(self.first), "return_tokens_as_token_ids": True, **told}
+        return call._replace(params={"extra_body": fields})
+
+    def read(self, completion: Completion) -> Completion:
+        """Return an answer with the probabilities that its one token tells.
+
+        Raises:
+            DialectError: they are not told.
+            ConfigError: the model thinks before it answers.
+        """
+        assert self.first is not None, "as above"
+        (choice,) = completion.choices
+        if parted(choice)[0] or choice.text.lstrip().startswith("<think>"):
+            raise thinks(completion.model)
+        logprobs: Any = choice.logprobs
+        try:
+            if choice.message is None:
+                told = {name: float(number) for name, number in logprobs["top_logprobs"][0].items()}
+            else:
+                told = {each["token"]: float(each["logprob"]) for each in logprobs["content"][0]["top_logprobs"]}
+            numbers = [math.exp(min(0.0, told[f"token_id:{token}"])) for token in self.first]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise DialectError("the server did not tell the log-probability of each label's first token") from None
+        self._settle(completion, numbers, max(0.0, 1.0 - sum(numbers)))
+        return completion
+
+    def scored(self, likelihoods: list[float], answers: list[Completion], *, is_chat: bool) -> Completion:
+        """Return the answer of a call whose labels have these log-likelihoods."""
+        most = max(likelihoods)
+        numbers = [math.exp(each - most) if most > -math.inf else 1.0 for each in likelihoods]
+        usages = [answer.usage for answer in answers if answer.usage is not None]
+        usage = None
+        if len(usages) == len(answers):
+            tokens = (sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages))
+            usage = Usage(*tokens, *(any(each.estimated for each in usages),) * 2)
+        message = {"role": "assistant"} if is_chat else None
+        attempts = sum(answer.attempts for answer in answers)
+        made = Completion(
+            (Choice(0, "", "stop", message=message),), usage, attempts, extra=answers[0].extra, fixed_length=True
+        )
+        self._settle(made, [each / sum(numbers) for each in numbers], None)
+        return made
+
+    def _settle(self, completion: Completion, numbers: list[float], other: float | None) -> None:
+        """Make of an answer what it says of the labels: nothing of it was asked for as a text."""
+        (choice,) = completion.choices
+        choice.label = choice.text = self.labels[numbers.index(max(numbers))]
+        choice.logprobs = None
+        if choice.message is not None:
+            choice.message = {**choice.message, "content": choice.text}
+        completion.probabilities = {**dict(zip(self.labels, numbers, strict=True)), OTHER: other}
+
+
+class Asking(Protocol):
+    """What makes calls: the engine of a client, or of a view."""
+
+    least_output_tokens: int
+
+    @property
+    def calls(self) -> CallMaker: ...
+
+    @property
+    def ways(self) -> Ways: ...
+
+    def start(self) -> Runner: ...
+
+    async def call(self, call: Call, *, is_read: bool = True) -> Any: ...
+
+    async def find_model(self, runner: Runner) -> None: ...
+
+    async def know_servers(self, runner: Runner) -> None: ...
+
+
+class Ways:
+    """What one client has found out: a way for each set of labels."""
+
+    def __init__(self) -> None:
+        self.known: dict[_Key, _Way] = {}
+        self.waiting: dict[_Key, list[_Asked]] = {}
+        """Calls that wait for a way."""
+
+
+class _Asked:
+    """A call for the probabilities of its labels.
+
+    Args:
+        engine: makes its requests.
+        call: the caller's.
+        waiter: gets the answer.
+        runner: sends them.
+        send: sends requests instead of those before.
+        from_grant: whether the call's time runs from its first grant.
+    """
+
+    def __init__(
+        self,
+        engine: Asking,
+        call: Call,
+        waiter: Any,
+        runner: Runner,
+        send: Callable[[list[Request]], None],
+        *,
+        from_grant: bool,
+    ) -> None:
+        self._engine, self.call, self.waiter, self._runner = engine, call, waiter, runner
+        self._send, self._from_grant = send, from_grant
+
+    def begin(self, key: _Key) -> None:
+        """Send the call, once it is known how."""
+        ways = self._engine.ways
+        if (way := ways.known.get(key)) is not None:
+            self.go(way)
+            return
+        waiting = ways.waiting.setdefault(key, [])
+        waiting.append(self)
+        if len(waiting) == 1:
+            find = partial(_find_for_all, self._engine, key)
+            self._runner.start_reader(find, partial(_fail, ways, key, ClientClosed("the client was closed")))
+
+    def go(self, way: _Way) -> None:
+        """Send what tells the probabilities."""
+        call = self.call
+        if way.first is not None:
+            self._ask([way.asked(call)], lambda answers: way.read(answers[0]))
+        elif call.kind is Kind.CHAT:
+            self._ask([_tokens_of(call, call.item)], lambda answers: self._score(way, answers[0].ids))
+        else:
+            self._score(way, call.item)
+
+    def _score(self, way: _Way, given: Any) -> None:
+        """Ask how likely each label is behind the prompt."""
+        call, least = self.call, self._engine.least_output_tokens
+        params = {name: value for name in _OF_SCORES if (value := field_of(call.params, name)) is not None}
+        bare = call._replace(kind=Kind.COMPLETION, params=params)
+        splits = [make_split(continuation, given, {}) for continuation in way.continuations]
+
+        def read(answers: list[Completion]) -> Completion:
+            pairs = zip(answers, splits, strict=True)
+            likely = [read_likelihood(answer, split, generated=least > 0).total for answer, split in pairs]
+            return way.scored(likely, answers, is_chat=call.kind is Kind.CHAT)
+
+        self._ask([echoed(bare, split, least) for split in splits], read)
+
+    def _ask(self, calls: list[Call], then: Callable[[list[Any]], Completion | None]) -> None:
+        """Send calls; ``then`` makes the answer of theirs, or sends what is asked next."""
+
+        def end(answers: list[Any]) -> None:
+            try:
+                answer = then(answers)
+            except BatchClientError as error:
+                self.waiter.set_exception(error)
+            else:
+                if answer is not None:
+                    self.waiter.set_result(answer)
+
+        make = partial(self._engine.calls.make, now=self._runner.backend.now(), from_grant=self._from_grant)
+        try:
+            requests = requests_together(calls, self.waiter, self._runner, make, end)
+        except BatchClientError as error:
+            self.waiter.set_exception(error)
+        else:
+            self._send(requests)
+
+
+async def ask(engine: Asking, call: Call) -> Completion:
+    """Make one call for the probabilities of its labels.
+
+    Raises:
+        ConfigError: no server tells them.
+        BatchClientError: see ``batchclient.errors``.
+    """
+    call = _kept_from_thinking(call)
+    runner = engine.start()
+    waiter, under_way = runner.backend.waiter(), list[Request]()
+
+    def send(requests: list[Request]) -> None:
+        under_way[:] = requests
+        for request in requests:
+            runner.submit(request)
+
+    try:
+        _Asked(engine, call, waiter, runner, send, from_grant=False).begin(_key_of(call))
+        answer: Completion = await runner.backend.wait(waiter)
+    except BaseException:
+        for request in under_way:
+            runner.leave(request)
+        del under_way, waiter  # as in ``Engine.call``
+        raise
+    return answer
+
+
+def asker_of(engine: Asking, call: Call) -> Callable[[Row, Runner], None]:
+    """Return what sends a map's row, once it is known how.
+
+    Raises:
+        ConfigError: the prompt does not tell how a label begins.
+    """
+    call = _kept_from_thinking(call)
+    key = _key_of(call)
+    return lambda row, runner: _Asked(engine, call, row, runner, row.go_on, from_grant=True).begin(key)
+
+
+# Ways ----------------------------------------------------------------------------------------------------------------
+
+
+def _fields_of(call: Call) -> Mapping[str, Any]:
+    extra = call.params.get("extra_body")
+    rest = {name: value for name, value in call.params.items() if name != "extra_body"}
+    return {**rest, **extra} if isinstance(extra, Mapping) else rest
+
+
+def _kept_from_thinking(call: Call) -> Call:
+    """Return a call without a budget for thinking: its one token may be no tag around reasoning."""
+    fields = dict(_fields_of(call))
+    if fields.pop(_BUDGET, None) is None:
+        return call
+    if call.kind is Kind.CHAT:
+        fields["chat_template_kwargs"] = {**NOT_AT_ALL, **(fields.get("chat_template_kwargs") or {})}
+    return call._replace(params={"extra_body": fields})
+
+
+def _key_of(call: Call) -> _Key:
+    """Return what decides how the labels of a call are asked about."""
+    blank = None if call.kind is Kind.CHAT else _asks_for_blank(call.item)
+    of_template = [field_of(call.params, name) for name in _OF_TEMPLATE]
+    return call.kind, call.model, blank, *field_of(call.params, LABELS), repr(of_template)
+
+
+def _asks_for_blank(prompt: Any) -> bool:
+    if not isinstance(prompt, str):
+        raise ConfigError(
+            "probabilities need a prompt that is a text: its end tells how a label begins", field="prompt"
+        )
+    last = prompt[-1:]
+    is_open = not last or last.isspace() or unicodedata.category(last) in ("Ps", "Pi")
+    return not is_open and unicodedata.east_asian_width(last) not in ("W", "F")
+
+
+async def _find_for_all(engine: Asking, key: _Key) -> None:
+    """Find out how the labels of calls that wait are asked about, and send those calls."""
+    ways = engine.ways
+    try:
+        way = await _find(engine, ways.waiting[key][0].call)
+    except BatchClientError as error:
+        _fail(ways, key, error)
+        return
+    if len(ways.known) >= _REMEMBERED:
+        ways.known.clear()
+    ways.known[key] = way
+    for asked in ways.waiting.pop(key, ()):
+        if not asked.waiter.done():
+            asked.go(way)
+
+
+def _fail(ways: Ways, key: _Key, error: BatchClientError) -> None:
+    for asked in ways.waiting.pop(key, ()):
+        if not asked.waiter.done():
+            asked.waiter.set_exception(copy_of(error))
+
+
+async def _find(engine: Asking, call: Call) -> _Way:
+    """Ask the server's tokenizer how the labels begin, and try what it says."""
+    runner = engine.start()
+    if call.model is None:
+        await engine.find_model(runner)
+    await engine.know_servers(runner)
+    if not runner.servers.tells_labels:
+        message = "a server is not known to tell the probabilities of labels, as vLLM does; leave probabilities out"
+        raise ConfigError(message, field=PROBABILITIES)
+    labels: tuple[str, ...] = tuple(field_of(call.params, LABELS))
+    is_chat = call.kind is Kind.CHAT
+    blank = not is_chat and _asks_for_blank(call.item)
+    texts = [(" " if blank else "") + label.strip() for label in labels]
+    tokens = None
+    if is_chat:
+        # What a template has before an answer stands before a label, too.
+        said = [[*_CHAT, {"role": "assistant", "content": text}] for text in texts]
+        tokens = await _tokenized(engine, runner, call, [_CHAT, *said])
+    if tokens is None:
+        after = _AFTER[blank]
+        tokens = await _tokenized(engine, runner, call, [after, *(after + text for text in texts)])
+    continuations = tuple(tokens or ()) if is_chat else tuple(texts)
+    small = call._replace(item=_CHAT if is_chat else _AFTER[blank])
+    first = tuple(each[0] for each in tokens or ())
+    if len({*first}) == len(labels) <= _MOST_IDS:
+        way = _Way(labels, first, continuations)
+        try:
+            way.read(await engine.call(way.asked(small), is_read=False))
+        except (DialectError, BadRequest):
+            pass  # an older server: it is asked otherwise
+        else:
+            return way
+    if not continuations:
+        raise DialectError("the server's tokenizer does not tell how the labels are written behind a prompt")
+    # Which is the shortest answer that the server may be asked for.
+    given: Any = [1] if is_chat else _AFTER[blank]
+    await log_likelihood(engine, call._replace(kind=Kind.COMPLETION, item=(given, continuations[0]), params={}))
+    return _Way(labels, None, continuations)
+
+
+async def _tokenized(engine: Asking, runner: Runner, call: Call, items: list[Any]) -> list[list[int]] | None:
+    """Return the tokens of the items behind those of the first; ``None``: one begins otherwise."""
+    now = runner.backend.now()
+    calls = [_tokens_of(call, item) for item in items]
+    answers = await call_together(runner, len(items), lambda place, part: engine.calls.make(calls[place], part, now))
+    before, *others = [answer.ids for answer in answers]
+    behind = [ids[len(before) :] for ids in others if ids[: len(before)] == before and len(ids) > len(before)]
+    return behind if len(behind) == len(others) else None
+
+
+def _tokens_of(call: Call, item: Any) -> Call:
+    """Return the call for the tokens of a text, or of a conversation up to its answer."""
+    if isinstance(item, str):
+        params: dict[str, Any] = {"add_special_tokens": False}
+    else:
+        names = (*_OF_TEMPLATE, "add_generation_prompt", "continue_final_message")
+        params = {name: value for name in names if (value := field_of(call.params, name)) is not None}
+        if item[-1]["role"] == "assistant":
+            params |= {"add_generation_prompt": False, "continue_final_message": True}
+    return call._replace(kind=Kind.TOKENS, item=item, params=params)

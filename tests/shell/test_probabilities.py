@@ -1,0 +1,259 @@
+"""``probabilities=True``: how likely each label is, by one token, or by scores where their first tokens are shared."""
+
+import json
+import math
+import re
+
+import pytest
+
+from batchclient import Batching, ConfigError, DialectError
+
+from .scripted import Reply, ScriptedTransport, error, make_client
+
+LABELS = ["good", "bad", "very bad"]
+NUMBERS = {"good": 0.2, "bad": 0.5, "very bad": 0.25}
+_PIECES = re.compile(r" ?[^\s:<>(：]+|\s|[:<>(：]")
+CHAT = [{"role": "user", "content": "x?"}]
+
+
+class Model:
+    """A server whose tokens are words, with the blank before them: ids in the order in which they were first seen.
+
+    Args:
+        tells: how it tells a chosen token: ``"ids"``, or ``"top"``: those of the likeliest alone, as before.
+        likely: the probability of each word, with or without a blank.
+    """
+
+    def __init__(self, tells="ids", likely=NUMBERS):
+        self.tells, self.likely = tells, likely
+        self.words = []
+        self.server = ScriptedTransport()
+        self.server.script = _Always(self.answer)
+
+    def pieces(self, text):
+        return _PIECES.findall(text)
+
+    def ids(self, text):
+        for piece in self.pieces(text):
+            if piece not in self.words:
+                self.words.append(piece)
+        return [self.words.index(piece) for piece in self.pieces(text)]
+
+    def of(self, piece):
+        return math.log(self.likely.get(piece.strip(), 1e-6))
+
+    def answer(self, sent):
+        body = sent.body
+        if sent.request.path == "/tokenize":
+            if "messages" in body:
+                text = "".join(f"<{each['role']}> {each['content']}" for each in body["messages"])
+                text += "" if body.get("continue_final_message") else "<assistant>"
+            else:
+                text = body["prompt"]
+            return Reply(chunks=[json.dumps({"tokens": self.ids(text)}).encode()])
+        if body.get("echo"):
+            choices = [self.echoed(place, prompt) for place, prompt in enumerate(sent.prompts)]
+        else:
+            choices = [self.told(place, body) for place in range(len(sent.prompts))]
+        return Reply(chunks=[json.dumps({"choices": choices}).encode()])
+
+    def echoed(self, index, prompt):
+        pieces = [self.words[each] for each in prompt] if isinstance(prompt, list) else self.pieces(prompt)
+        numbers = [None, *map(self.of, pieces[1:])]
+        tops = [None if number is None else {"x": number} for number in numbers]
+        told = {"tokens": pieces, "token_logprobs": numbers, "top_logprobs": tops}
+        return {"index": index, "text": "".join(pieces), "finish_reason": "length", "logprobs": told}
+
+    def told(self, index, body):
+        ids = body["logprob_token_ids"] if self.tells == "ids" else range(1)
+        told = {f"token_id:{each}": self.of(self.words[each]) for each in ids}
+        choice = {"index": index, "finish_reason": "length", "token_ids": [7]}
+        if "messages" in body:
+            top = [{"token": name, "logprob": number} for name, number in told.items()]
+            message = {"role": "assistant", "content": "Z"}
+            return choice | {"message": message, "logprobs": {"content": [{"token": "Z", "top_logprobs": top}]}}
+        return choice | {"text": "Z", "logprobs": {"tokens": ["Z"], "token_logprobs": [-9], "top_logprobs": [told]}}
+
+    def sent(self, path="/completions"):
+        return [each.body for each in self.server.sent if each.request.path == path]
+
+    def client(self, **settings):
+        return make_client(self.server, **{"dialect": "vllm", **settings})
+
+
+class _Always(list):
+    def __init__(self, step):
+        super().__init__([step])
+
+    def pop(self, _):
+        return self[0]
+
+
+def near(numbers, other):
+    return pytest.approx(numbers | {"other": other})
+
+
+async def test_one_token_tells_the_probability_of_each_label():
+    model = Model()
+    async with model.client() as client:
+        answer = await client.complete("Is it good?", labels=LABELS, probabilities=True)
+        assert answer.probabilities == near({"good": 0.2, "bad": 0.5, "very bad": 1e-6}, 0.3 - 1e-6)
+        assert [*answer.probabilities] == [*LABELS, "other"]
+        assert (answer.label, answer.text, answer.health) == ("bad", "bad", "ok")
+        assert answer.choices[0].logprobs is None
+        told = answer.as_dict()
+        assert told["label"] == "bad" and told["probabilities"] == answer.probabilities
+        body = model.sent()[-1]
+        assert body["max_tokens"] == 1 and body["return_tokens_as_token_ids"] is True
+        assert [model.words[each] for each in body["logprob_token_ids"]] == [" good", " bad", " very"]
+        assert not {"labels", "probabilities", "structured_outputs"} & body.keys()
+        asked = len(model.server.sent)
+        await client.complete("And this one?", labels=LABELS, probabilities=True)
+        assert len(model.server.sent) == asked + 1, "how labels begin is asked once"
+
+
+@pytest.mark.parametrize("prompt", ["Say it:\n", "Say it: ", "(", "评价："])
+async def test_where_the_prompt_s_end_asks_for_no_blank_the_labels_have_none(prompt):
+    model = Model()
+    async with model.client() as client:
+        await client.complete(prompt, labels=LABELS, probabilities=True)
+    assert [model.words[each] for each in model.sent()[-1]["logprob_token_ids"]] == ["good", "bad", "very"]
+
+
+async def test_a_chat_s_labels_begin_as_its_template_says():
+    model = Model()
+    async with model.client() as client:
+        answer = await client.chat(CHAT, labels=LABELS, probabilities=True)
+    assert answer.label == "bad" and answer.message == {"role": "assistant", "content": "bad"}
+    body = model.sent("/chat/completions")[-1]
+    assert (body["logprobs"], body["max_tokens"]) == (True, 1)
+    assert [model.words[each] for each in body["logprob_token_ids"]] == [" good", " bad", " very"]
+
+
+async def test_a_chat_is_kept_from_thinking_by_its_template_and_makes_one_token():
+    model = Model()
+    async with model.client() as client:
+        await client.chat(CHAT, labels=LABELS, probabilities=True, thinking_tokens=0)
+        (answer,) = await client.batch_map(
+            ["x?"], "{}", call="chat", labels=LABELS, probabilities=True, thinking_tokens=0
+        )
+    assert answer.label == "bad"
+    for body in [*model.sent("/chat/completions"), *(each for each in model.sent("/tokenize") if "messages" in each)]:
+        assert body["chat_template_kwargs"]["enable_thinking"] is False
+        assert body.get("max_tokens") in (1, None) and "thinking_token_budget" not in body
+
+
+SHARED = ["very good", "very bad"]
+
+
+async def test_labels_that_share_their_first_token_are_scored_in_a_list():
+    model = Model(likely={"very": 0.5, "good": 0.3, "bad": 0.1})
+    async with model.client() as client:
+        answer = await client.complete("So:", labels=SHARED, probabilities=True)
+    assert answer.probabilities == near({"very good": 0.75, "very bad": 0.25}, None)
+    assert (answer.label, answer.text, answer.health) == ("very good", "very good", "ok")
+    body = model.sent()[-1]
+    assert body["prompt"] == ["So: very good", "So: very bad"]
+    assert (body["echo"], body["logprobs"], body["max_tokens"]) == (True, 1, 0)
+
+
+async def test_a_chat_s_labels_are_scored_by_their_tokens():
+    model = Model(likely={"very": 0.5, "good": 0.3, "bad": 0.1})
+    async with model.client() as client:
+        answer = await client.chat(CHAT, labels=SHARED, probabilities=True)
+        (again,) = await client.batch_map([CHAT], lambda row: row, call="chat", labels=SHARED, probabilities=True)
+    for each in (answer, again):
+        assert each.probabilities == near({"very good": 0.75, "very bad": 0.25}, None)
+        assert each.message == {"role": "assistant", "content": "very good"}
+    texts = ["".join(model.words[each] for each in prompt) for prompt in model.sent()[-1]["prompt"]]
+    assert texts == ["<user> x?<assistant> very good", "<user> x?<assistant> very bad"]
+
+
+async def test_a_server_that_does_not_tell_chosen_tokens_is_asked_for_scores():
+    model = Model(tells="top")
+    async with model.client() as client:
+        answer = await client.complete("So:", labels=["good", "bad"], probabilities=True)
+    assert answer.probabilities == near({"good": 2 / 7, "bad": 5 / 7}, None)
+
+
+async def test_rows_of_one_template_share_requests():
+    model = Model()
+    async with model.client(batching=Batching(max_size=8)) as client:
+        answers = await client.batch_map([f"{n}?" for n in range(8)], "{}", labels=LABELS, probabilities=True)
+        assert {answer.label for answer in answers} == {"bad"}
+        assert [len(body["prompt"]) for body in model.sent() if isinstance(body["prompt"], list)] == [8]
+        answers = await client.batch_map([f"{n}?" for n in range(4)], "{}", labels=SHARED, probabilities=True)
+        assert [answer.probabilities["other"] for answer in answers] == [None] * 4
+        assert len(model.sent()[-1]["prompt"]) == 8
+
+
+async def test_rows_end_with_the_error_of_what_was_to_be_found_out():
+    model = Model()
+    model.server.script = _Always(lambda sent: error(400, "no tokenizer here"))
+    async with model.client() as client:
+        results = await client.batch_map(["a?", "b?"], "{}", labels=LABELS, probabilities=True, return_exceptions=True)
+        assert [type(each).__name__ for each in results] == ["BadRequest"] * 2 and results[0] is not results[1]
+
+
+async def test_a_row_whose_prompt_is_token_ids_fails_alone():
+    model = Model()
+    async with model.client() as client:
+        answers = await client.batch_map(
+            [[1, 2], "b?"], lambda row: row, labels=LABELS, probabilities=True, return_exceptions=True
+        )
+    assert type(answers[0]) is ConfigError and "a text" in str(answers[0]) and answers[1].label == "bad"
+
+
+async def test_a_map_that_is_left_meanwhile_sends_nothing_more():
+    model = Model()
+    model.server.held = True
+    async with model.client() as client:
+        async with client.stream_map(["a?"], "{}", labels=LABELS, probabilities=True) as rows:
+            import anyio
+
+            with anyio.move_on_after(1):
+                await rows.__anext__()
+        model.server.release()
+    assert not model.sent()
+
+
+async def test_a_reply_without_a_label_s_token_is_an_error():
+    model = Model()
+    async with model.client(retry=None) as client:
+        await client.complete("a?", labels=LABELS, probabilities=True)
+        model.tells = "top"
+        with pytest.raises(DialectError, match="first token"):
+            await client.complete("a?", labels=LABELS, probabilities=True)
+
+
+@pytest.mark.parametrize(
+    ("params", "field", "words"),
+    [
+        ({}, "probabilities", "give labels"),
+        ({"labels": LABELS, "n": 2}, "n", "leave n out"),
+        ({"labels": LABELS, "logprobs": 3}, "logprobs", "the client's own"),
+        ({"labels": ["this", "other"]}, "labels", "'other'"),
+    ],
+)
+async def test_what_does_not_go_with_probabilities_is_refused(params, field, words):
+    model = Model()
+    async with model.client() as client:
+        with pytest.raises(ConfigError, match=words) as caught:
+            await client.complete("x", probabilities=True, **params)
+        assert caught.value.field == field
+        with pytest.raises(ConfigError, match=words):
+            client.stream_map(["x"], "{}", probabilities=True, **params)
+        with pytest.raises(ConfigError, match="one token"):
+            client.stream("x", labels=LABELS, probabilities=True)
+        with pytest.raises(ConfigError, match="a text"):
+            await client.complete([1, 2], labels=LABELS, probabilities=True)
+    assert not model.server.sent
+
+
+@pytest.mark.parametrize("dialect", ["openai", "tgi", "sglang", "llamacpp"])
+async def test_a_server_that_is_not_known_to_tell_them_is_asked_nothing(dialect):
+    model = Model()
+    async with model.client(dialect=dialect) as client:
+        with pytest.raises(ConfigError, match="as vLLM does"):
+            await client.complete("x", labels=LABELS, probabilities=True)
+    assert not model.server.sent
