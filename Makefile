@@ -72,7 +72,7 @@ gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLL
 test-extra: $(STAMP)  ## Tests with others' packages or servers: WHICH=integrations, openai2, openai-own, proxies, ray, redis, servers or vllm
 	PYTHON=$(PYTHON) scripts/test_extra.sh "$(WHICH)" $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## All figures that need no server of others, into docs/benchmarks.md: hours
+bench: $(STAMP)  ## All figures that need no server of others, into docs/guide/figures.md: hours
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/overhead.py --page drop_in
 	$(BIN)/python benchmarks/bulk.py --arms stream --name million

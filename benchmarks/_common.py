@@ -289,7 +289,7 @@ def report(name: str, data: dict[str, Any], markdown: str, missed: Sequence[str]
 
 
 def write_results(name: str, data: dict[str, Any], markdown: str, folder: Path = RESULTS) -> None:
-    """Write all figures as JSON, and as Markdown what ``docs/benchmarks.md`` shows of them."""
+    """Write all figures as JSON, and as Markdown what ``docs/guide/figures.md`` shows of them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     (folder / f"{name}.md").write_text(markdown.rstrip() + "\n")

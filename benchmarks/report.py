@@ -1,4 +1,4 @@
-"""Put the tables of ``results/*.md`` between their markers in ``docs/benchmarks.md``.
+"""Put the tables of ``results/*.md`` between their markers in ``docs/guide/figures.md``.
 
     python benchmarks/report.py
 
@@ -9,7 +9,7 @@ import re
 
 from _common import HERE, merged, section_text
 
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs/guide/figures.md"
 
 
 def main() -> None:

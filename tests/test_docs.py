@@ -373,6 +373,21 @@ def test_each_figure_of_the_readme_is_in_its_cell_of_the_results() -> None:
         assert (ours, theirs) == (row[2], row[3].partition(" ")[0]), job
 
 
+def test_each_rate_of_the_readme_is_that_of_the_results() -> None:
+    """``rows/s`` has the rate at a server that answers at once, and in brackets the one on vLLM."""
+    readme = (ROOT / "README.md").read_text()
+    shown = cells_of(readme[readme.index("| tool |") :])
+    compared = 0
+    for name, tool in {"batch_files": r"[^(]*", "batch_files_vllm": r"\(.*\)"}.items():
+        for row in cells_of((ROOT / f"benchmarks/results/{name}.md").read_text()):
+            (cell,) = [each[2] for each in shown if each[0].strip("`")[:8] == row[0].strip("`")[:8]]
+            part = re.search(tool, cell)
+            measured = re.findall(r"[\d,]+", re.sub(r"\(.*?\)", "", row[1]))
+            assert part and re.findall(r"[\d,]*\d", part[0]) == measured, (row[0], cell)
+            compared += 1
+    assert compared == 6
+
+
 def cells_of(text: str) -> list[list[str]]:
     """The rows of the first table of a text, without its header."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -380,9 +395,10 @@ def cells_of(text: str) -> list[list[str]]:
 
 
 def test_each_table_of_figures_names_a_commit_and_a_command_that_is_there() -> None:
-    page = (ROOT / "docs/benchmarks.md").read_text()
-    gone = set(re.findall(r"`(\w+\.py)`", page.partition("\n## ")[0]))
-    for section in page.split("\n## ")[1:]:
+    notes = (ROOT / "benchmarks/notes/tables.md").read_text()
+    gone = set(re.findall(r"`(\w+\.py)`", notes.partition("\n## ")[0]))
+    sections = [*(ROOT / "docs/guide/figures.md").read_text().split("\n## ")[1:], *notes.split("\n## ")[1:]]
+    for section in [each for each in sections if "\n| - |" in each]:
         programs = re.findall(
             r"^    [0-9a-f]{7,8}  .* UTC  python benchmarks/((?:lab/)?\w+\.py)", section, re.MULTILINE
         )
@@ -390,8 +406,17 @@ def test_each_table_of_figures_names_a_commit_and_a_command_that_is_there() -> N
         assert [each for each in programs if each not in gone and not (ROOT / "benchmarks" / each).exists()] == []
 
 
+def test_the_page_of_figures_has_or_names_every_table_and_its_program() -> None:
+    page = (ROOT / "docs/guide/figures.md").read_text()
+    named = re.findall(r"<!-- results:(\w+) -->|benchmarks/results/(\w+)\.md\)", page)
+    assert sorted(map("".join, named)) == sorted(file.stem for file in (ROOT / "benchmarks/results").glob("*.md"))
+    others = page.partition("\n## The other tables\n")[2]
+    programs = re.findall(r"\| `((?:lab/)?\w+\.py)[^|]* \|$", others, re.MULTILINE)
+    assert programs and all((ROOT / "benchmarks" / each).exists() for each in programs)
+
+
 def test_the_page_of_figures_shows_the_results() -> None:
-    page = (ROOT / "docs/benchmarks.md").read_text()
+    page = (ROOT / "docs/guide/figures.md").read_text()
     for name, shown in re.findall(r"<!-- results:(\w+) -->\n(.*?)\n<!-- /results", page, re.DOTALL):
         result = (ROOT / f"benchmarks/results/{name}.md").read_text()
         assert shown == result.rstrip(), f"python benchmarks/report.py: {name}"

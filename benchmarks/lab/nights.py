@@ -327,7 +327,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=20_001)
     parser.add_argument("--nights", type=int, default=40)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write the results for docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write the results for docs/guide/figures.md")
     options = parser.parse_args()
     nights: list[Outcome] = []
     with Pool(options.processes) as pool:
