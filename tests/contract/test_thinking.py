@@ -11,7 +11,7 @@ from batchclient import BatchClient, ConfigError
 from batchclient.simulator import EmbeddedServer, OutputLengths, expected_text, render_messages
 from tests.guises import GUISES
 
-ROWS, BUDGET, THOUGHT = 200, 20, 100
+ROWS, BUDGET, THOUGHT = 50, 20, 100
 LENGTHS = OutputLengths(given=(9,))
 PROMPTS = [f"Question {number}?" for number in range(ROWS)]
 CHATS = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]

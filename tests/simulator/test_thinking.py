@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from batchclient.cli.app import make_app
 from batchclient.simulator import SimulatedServer, count_tokens, expected_text, render_messages, token_ids
 from tests.guises import GUISES
 from tests.simulator.test_wire import ask, events
@@ -230,3 +232,11 @@ def test_sglang_says_whether_it_holds_budgets(strict):
 def test_a_thinking_of_less_than_nothing_is_refused():
     with pytest.raises(ValueError, match="thinking_tokens"):
         thinker(tokens=-1)
+
+
+def test_the_command_serves_a_model_that_thinks(monkeypatch):
+    served = []
+    monkeypatch.setattr("batchclient.simulator.app.serve", lambda server, listener, announce: served.append(server))
+    options = ["simulate", "--port", "0", "--thinking-tokens", "7", "--reasoning-parser"]
+    assert CliRunner().invoke(make_app(["simulate"]), options).exit_code == 0
+    assert chat(served[0])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 7}
