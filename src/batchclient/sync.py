@@ -363,7 +363,7 @@ class SyncBatchClient:
         if isinstance(docs, (list, tuple)) and not callable(prompt) and not return_exceptions:
             for _ in check_documents(docs, prompt, rows, row_params, call):
                 pass
-        results = Results(docs, call, return_exceptions=return_exceptions)
+        results = Results(docs, call, params, return_exceptions=return_exceptions)
         try:
             for row in answered:
                 results.add(row)

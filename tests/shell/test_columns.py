@@ -141,6 +141,12 @@ async def test_a_cell_is_a_text_a_number_or_numbers_and_anything_else_is_json():
     assert columns["prompt_tokens"] == [None, 1]
 
 
+async def test_labels_are_a_column_also_where_no_row_has_one():
+    async with make_client(ScriptedTransport()) as client:
+        answers = await client.batch_map([None], "{}", labels=["good", "bad"], return_exceptions=True)
+    assert answers.columns()["label"] == [None]
+
+
 async def test_probabilities_by_label_are_a_column_each():
     async with make_client(ScriptedTransport(*[echo] * 9)) as client:
         answers = await client.batch_map(["a", "b"], "{}")

@@ -214,7 +214,7 @@ async def gather(engine: Engine, job: MapJob, *, return_exceptions: bool) -> Map
     if isinstance(job.docs, (list, tuple)) and not callable(job.prompt) and not return_exceptions:
         for _ in check_documents(job.docs, job.prompt, job.rows, job.row_params, job.call):
             await anyio.lowlevel.checkpoint()
-    results = Results(job.docs, job.call, return_exceptions=return_exceptions)
+    results = Results(job.docs, job.call, job.params, return_exceptions=return_exceptions)
     try:
         async for row in answered:
             results.add(row)

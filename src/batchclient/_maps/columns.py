@@ -28,12 +28,13 @@ _OF_CALLS: Mapping[str, Sequence[str]] = {
 }
 
 
-def columns_for(docs: Any, call: str) -> Callable[[Sequence[Any], str], dict[str, Any]]:
+def columns_for(docs: Any, call: str, params: Mapping[str, Any]) -> Callable[[Sequence[Any], str], dict[str, Any]]:
     """Return what makes columns of a map's answers and errors.
 
     Args:
         docs: the documents, which may be a frame.
         call: of a document that names no other.
+        params: of the call; with ``labels`` there is a column ``label``.
     """
     names: Any = ()
     if hasattr(type(docs), "__arrow_c_stream__"):
@@ -41,16 +42,21 @@ def columns_for(docs: Any, call: str) -> Callable[[Sequence[Any], str], dict[str
         names = getattr(docs, "column_names", None) or getattr(docs, "columns", ())
     # Where polars takes a column, a list is one value, for all rows.
     is_of_polars = type(docs).__module__.partition(".")[0] == "polars"
-    return partial(_columns_of, call, frozenset(names), sys.modules["polars"].Series if is_of_polars else None)
+    always = (*_OF_CALLS.get(call, _OF_TEXTS), *(["label"] if params.get("labels") else []), "error")
+    return partial(_columns_of, always, frozenset(names), sys.modules["polars"].Series if is_of_polars else None)
 
 
 def _columns_of(
-    call: str, names: Collection[Any], make: Callable[[str, list[Any]], Any] | None, results: Sequence[Any], prefix: str
+    always: Sequence[str],
+    names: Collection[Any],
+    make: Callable[[str, list[Any]], Any] | None,
+    results: Sequence[Any],
+    prefix: str,
 ) -> dict[str, Any]:
     """Return the columns.
 
     Args:
-        call: of the documents.
+        always: names of columns that there are, whatever has become of the rows.
         names: of the frame's own columns.
         make: makes a column of a name and its values; ``None``: a list is one.
         results: an answer or an error for each row.
@@ -60,7 +66,7 @@ def _columns_of(
         ConfigError: the frame has a column of such a name.
     """
     columns: dict[str, list[Any]] = {}
-    for name in (*_OF_CALLS.get(call, _OF_TEXTS), "error"):
+    for name in always:
         columns[name] = [None] * len(results)
     for place, result in enumerate(results):
         for name, value in _cells_of(result).items():

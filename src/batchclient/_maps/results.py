@@ -103,14 +103,14 @@ class Results:
 
     Args:
         docs: the documents, which may be a frame.
-        call: of a document that names no other.
+        call, params: of a document that names no other.
         return_exceptions: whether failures are results like any other.
     """
 
-    def __init__(self, docs: Any, call: str, *, return_exceptions: bool) -> None:
+    def __init__(self, docs: Any, call: str, params: Mapping[str, Any], *, return_exceptions: bool) -> None:
         self._return_exceptions = return_exceptions
         self._results: MapResults[Any] = MapResults()
-        self._results._columns_of = columns_for(docs, call)
+        self._results._columns_of = columns_for(docs, call, params)
         self._failures = _Failures()
 
     def add(self, row: MapResult) -> None:
