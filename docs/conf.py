@@ -41,7 +41,9 @@ html_static_path = ["images", "reports"]
 myst_heading_anchors = 4
 napoleon_custom_sections = [("Cancellation", "params_style"), ("Wire", "params_style")]
 add_module_names = False
-autodoc_default_options = {"members": True, "show-inheritance": True}
+OTHERS = "Exception dict list tuple str AsyncOpenAI OpenAI _UnixSelectorEventLoop AsyncBaseTransport BaseTransport"
+"""Classes whose members are not shown as those of our classes."""
+autodoc_default_options = {"members": True, "inherited-members": OTHERS.replace(" ", ",")}
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 suppress_warnings = [

@@ -967,6 +967,7 @@ class BatchClient(_Calls):
 
     def retune(
         self,
+        /,
         *,
         limit: int | Literal["auto"] | AdaptiveLimit | None = None,
         batching: Batching | None = None,

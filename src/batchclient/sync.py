@@ -1,20 +1,20 @@
 """``SyncBatchClient``: the same calls for threads, by a ``BatchClient`` in another event loop.
 
 Rules:
-- No second client: every method is ``BatchClient``'s, called through the bridge, with the same
-  arguments and docstring.
+- No second client: every method calls ``BatchClient``'s through the bridge, and has its arguments
+  and docstring at run time and for type checkers; what reads source alone finds a line.
 - Plain methods run while the event loop stands still. No plain method starts the loop.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import update_wrapper, wraps
+from functools import update_wrapper
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, Self, TypeVar, Unpack, overload
 
 from batchclient._client.maps import MapJob, count_of, make_map
 from batchclient._maps.arrow import ArrowTable, documents_of
@@ -26,15 +26,29 @@ from batchclient._threads.iterators import Feed, SyncRowStream, SyncStream
 from batchclient.client import BatchClient, RowClient
 from batchclient.errors import ClientClosed, ConfigError, TooManyBadRows
 from batchclient.maps import Map, map_of
-from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import NOT_GIVEN, Classification, Completion, Embedding, MapProgress, MapResults, NotGiven
+from batchclient.types import (
+    NOT_GIVEN,
+    Classification,
+    Completion,
+    Embedding,
+    LogLikelihood,
+    MapProgress,
+    MapResults,
+    NotGiven,
+    RankedDocument,
+    Score,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._calls.call import Messages
+    from batchclient._core.statistics import Statistics
+    from batchclient._shell.log import Decision
+    from batchclient._shell.servers import ServerInfo
     from batchclient.journal import HeldJournal, Journal
+    from batchclient.options import Server
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncRowStream", "SyncStream"]
@@ -42,49 +56,13 @@ __all__ = ["SyncBatchClient", "SyncRowStream", "SyncStream"]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _D = TypeVar("_D")
-_Stub = Callable[["SyncBatchClient"], None]
-"""Stands under a decorator that makes the whole method."""
 
 
 def _as(
-    constructor: Callable[Concatenate[BatchClient, _P], None],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[SyncBatchClient, _P], None]]:
-    """Give a constructor the signature of another, for readers, editors and type checkers."""
-    return lambda own: update_wrapper(own, constructor, assigned=(), updated=())
-
-
-def _blocking(
-    pick: Callable[[BatchClient], Callable[_P, Coroutine[Any, Any, _T]]],
-) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
-    """Return the same method, made by the bridge together with other threads' calls."""
-    return _through(Bridge.call, pick)
-
-
-def _asking(
-    pick: Callable[[BatchClient], Callable[_P, _T]],
-) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
-    """Return the same plain method, run while the event loop stands still."""
-    return _through(Bridge.ask, pick)
-
-
-def _streaming(
-    pick: Callable[[BatchClient], Callable[_P, Stream]],
-) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], SyncStream]]:
-    """Return the same stream, for a thread."""
-    return _through(lambda bridge, *call, **kwargs: SyncStream(bridge, bridge.ask(*call, **kwargs)), pick)
-
-
-def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[[_Stub], Any]:
-    """Return a method that crosses the bridge to ``BatchClient``'s of the same name and docstring."""
-    # The method of an instance has the signature for type checkers; the method of the class is
-    # called.
-    method = pick(cast("BatchClient", BatchClient))
-
-    @wraps(method)
-    def through(self: SyncBatchClient, /, *args: Any, **kwargs: Any) -> Any:
-        return cross(self._bridge, method, self._client, *args, **kwargs)
-
-    return lambda _stub: through
+    method: Callable[Concatenate[BatchClient, _P], Any],
+) -> Callable[[Callable[..., _T]], Callable[Concatenate[SyncBatchClient, _P], _T]]:
+    """Give a method the arguments and the whole docstring of ``BatchClient``'s."""
+    return lambda own: update_wrapper(own, method, assigned=("__doc__",), updated=())
 
 
 def _fed(docs: Any, name: str) -> tuple[Iterable[Any], Feed]:
@@ -131,59 +109,100 @@ class SyncBatchClient:
             "a client cannot be sent to another process or copied: make one there, or share this one between threads"
         )
 
-    @_blocking(lambda client: client.complete)
-    def complete(self) -> None: ...
+    @_as(BatchClient.complete)
+    def complete(self, prompt: Prompt, **arguments: Any) -> Completion:
+        """Complete one prompt, as ``BatchClient.complete``."""
+        return self._bridge.call(self._client.complete, prompt, **arguments)
 
-    @_blocking(lambda client: client.chat)
-    def chat(self) -> None: ...
+    @_as(BatchClient.chat)
+    def chat(self, messages: Messages, **arguments: Any) -> Completion:
+        """Answer one conversation, as ``BatchClient.chat``."""
+        return self._bridge.call(self._client.chat, messages, **arguments)
 
-    @_blocking(lambda client: client.embed)
-    def embed(self) -> None: ...
+    @_as(BatchClient.embed)
+    def embed(self, text: Prompt, **arguments: Any) -> Embedding:
+        """Return one text's vector, as ``BatchClient.embed``."""
+        return self._bridge.call(self._client.embed, text, **arguments)
 
-    @_blocking(lambda client: client.classify)
-    def classify(self) -> None: ...
+    @_as(BatchClient.classify)
+    def classify(self, text: Prompt, **arguments: Any) -> Classification:
+        """Return one text's class, as ``BatchClient.classify``."""
+        return self._bridge.call(self._client.classify, text, **arguments)
 
-    @_blocking(lambda client: client.score)
-    def score(self) -> None: ...
+    @_as(BatchClient.score)
+    def score(self, query: str, document: str, **arguments: Any) -> Score:
+        """Say how well a document fits a query, as ``BatchClient.score``."""
+        return self._bridge.call(self._client.score, query, document, **arguments)
 
-    @_blocking(lambda client: client.rerank)
-    def rerank(self) -> None: ...
+    @_as(BatchClient.rerank)
+    def rerank(self, query: str, documents: Iterable[str], **arguments: Any) -> list[RankedDocument]:
+        """Order documents by how well they fit a query, as ``BatchClient.rerank``."""
+        return self._bridge.call(self._client.rerank, query, documents, **arguments)
 
-    @_blocking(lambda client: client.log_likelihood)
-    def log_likelihood(self) -> None: ...
+    @_as(BatchClient.log_likelihood)
+    def log_likelihood(self, continuation: str | Sequence[int], **arguments: Any) -> LogLikelihood:
+        """Say how likely a continuation is, as ``BatchClient.log_likelihood``."""
+        return self._bridge.call(self._client.log_likelihood, continuation, **arguments)
 
-    @_blocking(lambda client: client.tokenize)
-    def tokenize(self) -> None: ...
+    @_as(BatchClient.tokenize)
+    def tokenize(self, text: str, **arguments: Any) -> list[int]:
+        """Return a text's token ids, as ``BatchClient.tokenize``."""
+        return self._bridge.call(self._client.tokenize, text, **arguments)
 
-    @_streaming(lambda client: client.stream)
-    def stream(self) -> None: ...
+    @_as(BatchClient.stream)
+    def stream(self, prompt: Prompt, **arguments: Any) -> SyncStream:
+        """Complete one prompt piece by piece, as ``BatchClient.stream``."""
+        return SyncStream(self._bridge, self._bridge.ask(self._client.stream, prompt, **arguments))
 
-    @_streaming(lambda client: client.stream_chat)
-    def stream_chat(self) -> None: ...
+    @_as(BatchClient.stream_chat)
+    def stream_chat(self, messages: Messages, **arguments: Any) -> SyncStream:
+        """Answer one conversation piece by piece, as ``BatchClient.stream_chat``."""
+        return SyncStream(self._bridge, self._bridge.ask(self._client.stream_chat, messages, **arguments))
 
-    @_blocking(lambda client: client.servers)
-    def servers(self) -> None: ...
+    @_as(BatchClient.servers)
+    def servers(self) -> list[ServerInfo]:
+        """Ask each server what it is and how busy it is, as ``BatchClient.servers``."""
+        return self._bridge.call(self._client.servers)
 
-    @_asking(lambda client: client.statistics)
-    def statistics(self) -> None: ...
+    @_as(BatchClient.statistics)
+    def statistics(self) -> Statistics:
+        """Return a snapshot of what the client does and has done, as ``BatchClient.statistics``."""
+        return self._bridge.ask(self._client.statistics)
 
-    @_asking(lambda client: client.story)
-    def story(self) -> None: ...
+    @_as(BatchClient.story)
+    def story(self) -> list[Decision]:
+        """Return the client's last 512 decisions, as ``BatchClient.story``."""
+        return self._bridge.ask(self._client.story)
 
-    @_asking(lambda client: client.retune)
-    def retune(self) -> None: ...
+    @_as(BatchClient.retune)
+    def retune(self, **arguments: Any) -> None:
+        """Change settings while the client runs, as ``BatchClient.retune``."""
+        self._bridge.ask(self._client.retune, **arguments)
 
-    @_asking(lambda client: client.pause)
-    def pause(self) -> None: ...
+    @_as(BatchClient.pause)
+    def pause(self) -> None:
+        """Send nothing more until ``resume()``, as ``BatchClient.pause``."""
+        self._bridge.ask(self._client.pause)
 
-    @_asking(lambda client: client.resume)
-    def resume(self) -> None: ...
+    @_as(BatchClient.resume)
+    def resume(self) -> None:
+        """Send again, as ``BatchClient.resume``."""
+        self._bridge.ask(self._client.resume)
 
-    @_asking(lambda client: client.add_endpoint)
-    def add_endpoint(self) -> None: ...
+    @_as(BatchClient.add_endpoint)
+    def add_endpoint(self, base_url: str | Server) -> None:
+        """Send calls to another server, too, as ``BatchClient.add_endpoint``."""
+        self._bridge.ask(self._client.add_endpoint, base_url)
 
-    @_blocking(lambda client: client.remove_endpoint)
-    def remove_endpoint(self) -> None: ...
+    @_as(BatchClient.remove_endpoint)
+    def remove_endpoint(self, base_url: str | Server, **arguments: Any) -> None:
+        """Send nothing more to a server, as ``BatchClient.remove_endpoint``."""
+        self._bridge.call(self._client.remove_endpoint, base_url, **arguments)
+
+    @_as(BatchClient.abort)
+    def abort(self) -> None:
+        """End every call now with ``CallAborted``, as ``BatchClient.abort``."""
+        self._bridge.ask(self._client.abort)
 
     def view(
         self,
@@ -201,9 +220,6 @@ class SyncBatchClient:
         view._client = self._client.view(priority=priority, tenant=tenant, preset=preset)
         view._bridge = self._bridge
         return view
-
-    @_asking(lambda client: client.abort)
-    def abort(self) -> None: ...
 
     # Maps ----------------------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class Runner:
         self._think = think
         self.thinking: dict[Request, Callable[[], None]] = {}
         """Of calls with a budget for thinking that are under way: what ends them."""
-        self.thinking_over = anyio.Event()
+        self.thinking_over: anyio.Event = anyio.Event()
         """Set whenever one of them has ended."""
         self._wishes: dict[object, bool] = {}
         """Of maps that have to end in time: whether they may be guests."""
