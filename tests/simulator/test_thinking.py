@@ -237,6 +237,6 @@ def test_a_thinking_of_less_than_nothing_is_refused():
 def test_the_command_serves_a_model_that_thinks(monkeypatch):
     served = []
     monkeypatch.setattr("batchclient.simulator.app.serve", lambda server, listener, announce: served.append(server))
-    options = ["simulate", "--port", "0", "--thinking-tokens", "7", "--reasoning-parser"]
+    options = ["simulate", "--port", "0", "--thinking-tokens", "70", "--reasoning-parser"]
     assert CliRunner().invoke(make_app(["simulate"]), options).exit_code == 0
-    assert chat(served[0])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 7}
+    assert chat(served[0])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 70}
