@@ -22,21 +22,25 @@ from textwrap import wrap
 
 from tests.snapshots.text import text_of
 
-__all__ = ["surface"]
+__all__ = ["MODULES", "surface"]
 
-_MODULES = (
+MODULES = (
     "batchclient",
+    "batchclient.bench",
     "batchclient.options",
     "batchclient.dialects",
     "batchclient.errors",
     "batchclient.integrations.httpx",
     "batchclient.integrations.httpx2",
+    "batchclient.integrations.prometheus",
     "batchclient.integrations.ray",
+    "batchclient.integrations.redis",
     "batchclient.jobs",
     "batchclient.openai",
     "batchclient.params",
     "batchclient.partition",
     "batchclient.retry",
+    "batchclient.rows",
     "batchclient.simulator",
     "batchclient.templates",
     "batchclient.testing",
@@ -58,7 +62,7 @@ _MODULE_BEFORE = re.compile(r"\b(?:batchclient(?:\.\w+)*|collections\.abc|typing
 def surface():
     """Return the lines of the whole surface."""
     lines, described = [], {}
-    for name in _MODULES:
+    for name in MODULES:
         module = importlib.import_module(name)
         lines += ["", name] if lines else [name]
         for one in sorted(module.__all__):
@@ -108,7 +112,7 @@ def _is_public(base):
         return base is typing.Protocol
     if not _is_own(base):
         return True
-    modules = map(importlib.import_module, _MODULES)
+    modules = map(importlib.import_module, MODULES)
     return any(base.__name__ in module.__all__ and getattr(module, base.__name__) is base for module in modules)
 
 
