@@ -111,8 +111,10 @@ class MapOptions:
         Literal["complete", "chat", "embed", "classify", "score", "rerank"],
         of_request("complete (the default), chat, embed, classify, score or rerank.", "CALL"),
     ] = "complete"
-    documents: Annotated[str | None, of_request("Of score and rerank: the field that has them.", "FIELD")] = None
-    top_n: Annotated[int | None, of_request("Of rerank: the best N documents of a row.", "N", min=1)] = None
+    documents: Annotated[str | None, of_request("The field that has the documents, of score and rerank.", "FIELD")] = (
+        None
+    )
+    top_n: Annotated[int | None, of_request("Keep the best N documents of a row, of rerank.", "N", min=1)] = None
     image: Annotated[list[str] | None, of_request("A picture of each chat; repeatable.", "FIELD")] = None
     audio: Annotated[list[str] | None, of_request("A sound of each chat; repeatable.", "FIELD")] = None
     media_root: Annotated[str | None, of_request("The folder that --image and --audio are in.", "DIR")] = None
@@ -120,12 +122,14 @@ class MapOptions:
     labels: Annotated[
         list[str] | None, of_request("The answer is one of these; repeatable, for commas within one.", "A,B")
     ] = None
-    probabilities: Annotated[bool, of_request("Of each of --labels, too.", None, "--probabilities")] = False
+    probabilities: Annotated[bool, of_request("Tell the probability of each label, too.", None, "--probabilities")] = (
+        False
+    )
     retry_invalid: Annotated[int, of_request("Ask again, at most N times, to fit --schema.", "N", min=0)] = 0
     retry_truncated: Annotated[
         int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
     ] = 0
-    max_tokens_at_most: Annotated[int | None, of_request("Tokens of such a row in all, at most.", "N")] = None
+    max_tokens_at_most: Annotated[int | None, of_request("Tokens of such an answer in all, at most.", "N")] = None
     runaway: Annotated[bool, of_request("End answers that run into a loop.", None, "--runaway")] = False
     param: Params = None
     max_tokens: MaxTokens = None
@@ -136,7 +140,7 @@ class MapOptions:
 
     base_url: BaseUrl = None
     server: Annotated[
-        list[str] | None, of_server("With model=, input=, output= (a million tokens), key=; repeatable.", "URL,NAME=…")
+        list[str] | None, of_server("A server with model=, prices input=, output=, and key=; repeatable.", "URL,NAME=…")
     ] = None
     model: Model = None
     api_key: ApiKey = None
@@ -144,7 +148,7 @@ class MapOptions:
     session_header: Annotated[str | None, of_server("Tells a server each row's session.", "NAME")] = None
     dialect: Annotated[
         Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
-        of_server("vllm, sglang, … (default: the server is asked).", "NAME"),
+        of_server("The kind of server: vllm, sglang, … (default: it is asked).", "NAME"),
     ] = None
     endpoints_shard: EndpointsShard = None
 
@@ -162,9 +166,12 @@ class MapOptions:
     ] = None
     unordered: Annotated[bool, of_files("Write rows as they finish.", None, "--unordered")] = False
     output_form: Annotated[
-        OutputForm | None, of_files("jsonl, csv, parquet, batch or npy (default: OUT's ending).", "FORM")
+        OutputForm | None,
+        of_files("The form of OUT: jsonl, csv, parquet, batch or npy (default: by its ending).", "FORM"),
     ] = None
-    answer_field: Annotated[str | None, of_files("Of the answer in OUT; begins the other added names.", "NAME")] = None
+    answer_field: Annotated[
+        str | None, of_files("The answer's name in OUT; it begins the other added names.", "NAME")
+    ] = None
     answer_columns: Annotated[bool, of_files("The properties of --schema are columns.", None, "--answer-columns")] = (
         False
     )
@@ -173,27 +180,34 @@ class MapOptions:
     concurrency: Concurrency = None
     guest: Guest = False
     max_batch_size: Annotated[int | None, of_pace("Prompts in a request, at most.", "N")] = None
-    priority: Annotated[int, of_pace("Of vLLM's queue; a colleague's calls have 0.", "N")] = 0
+    priority: Annotated[int, of_pace("The place in vLLM's queue; a colleague's calls have 0.", "N")] = 0
     p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
     time_to_first_token: Annotated[float | None, of_pace("The same for the first token of an answer.", "S")] = None
     finish_by: Annotated[
         str | None, of_pace("Leave places to others while the job ends by then all the same.", "HH:MM")
     ] = None
-    timeout_s: Annotated[float | None, of_pace("Of a row's call, from its first request.", "S", "--timeout")] = None
+    timeout_s: Annotated[
+        float | None, of_pace("A row's time in seconds, from its first request.", "S", "--timeout")
+    ] = None
     wait_for_server_s: Annotated[
-        float | None, of_pace("For one that is not there yet (600; terminal: 0).", "S", "--wait-for-server")
+        float | None,
+        of_pace("Wait S for a server that is not there yet (default 600; on a terminal 0).", "S", "--wait-for-server"),
     ] = None
     outage_patience_s: Annotated[
-        float | None, of_pace("Give up after an outage of all servers of S.", "S", "--outage-patience")
+        float | None, of_pace("Give up once all servers have been away for S.", "S", "--outage-patience")
     ] = None
 
     dry_run: Annotated[bool, of_job("Read all rows and report; generate nothing.", None, "--dry-run")] = False
-    pilot: Annotated[int | None, of_job("N rows at random first; tell what the rest will take.", "N")] = None
+    pilot: Annotated[int | None, of_job("Ask N rows at random first; tell what the rest will take.", "N")] = None
     yes: Annotated[bool, of_job("Go on after --pilot, unasked.", None, "--yes", "-y")] = False
-    audit: Annotated[str | None, of_job("Ask so many rows again, alone, at the end.", "P%")] = None
-    fail_if: Annotated[list[str] | None, of_job("Status 3, as for 'truncated>1%'; repeatable.", "KIND>P%")] = None
-    price: Annotated[str | None, of_job("Of a million tokens each, such as 0.15/0.60.", "IN/OUT")] = None
-    gpu_price: Annotated[float | None, of_job("Of an hour of all GPUs together.", "P")] = None
+    audit: Annotated[str | None, of_job("Ask P % of the rows again, alone, at the end.", "P%")] = None
+    fail_if: Annotated[
+        list[str] | None, of_job("End with status 3 beyond a bound, such as 'truncated>1%'; repeatable.", "KIND>P%")
+    ] = None
+    price: Annotated[str | None, of_job("Prices of a million tokens, of prompts and answers: 0.15/0.60.", "IN/OUT")] = (
+        None
+    )
+    gpu_price: Annotated[float | None, of_job("The price of an hour of all GPUs together.", "P")] = None
     max_cost: Annotated[float | None, of_job("Stop, with status 3, once the job has cost X.", "X")] = None
     metrics_port: MetricsPort = None
     log_format: LogFormat = None

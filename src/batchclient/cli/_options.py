@@ -93,27 +93,30 @@ Temperature = Annotated[float | None, of_request("Sampling temperature.", "T")]
 
 BaseUrl = Annotated[
     list[str] | None,
-    of_server("With its /v1; repeatable; or BATCHCLIENT_BASE_URL.", "URL", envvar="BATCHCLIENT_BASE_URL"),
+    of_server("The address with its /v1; repeatable; or BATCHCLIENT_BASE_URL.", "URL", envvar="BATCHCLIENT_BASE_URL"),
 ]
 Model = Annotated[
-    str | None, of_server("Where it has several; or BATCHCLIENT_MODEL.", "NAME", envvar="BATCHCLIENT_MODEL")
+    str | None,
+    of_server("The model, where the server has several; or BATCHCLIENT_MODEL.", "NAME", envvar="BATCHCLIENT_MODEL"),
 ]
 # The variable is read by the client: it does not replace an Authorization header.
-ApiKey = Annotated[str | None, of_server("Better: BATCHCLIENT_API_KEY, which ps does not show.", "KEY")]
-Headers = Annotated[list[str] | None, of_server("Sent with every request; repeatable.", "'NAME: VALUE'")]
+ApiKey = Annotated[str | None, of_server("The key; better in BATCHCLIENT_API_KEY, which ps does not show.", "KEY")]
+Headers = Annotated[list[str] | None, of_server("A header of every request; repeatable.", "'NAME: VALUE'")]
 EndpointsShard = Annotated[str | None, of_server("Use part I of N of the servers, from 0/N on.", "I/N")]
 
-FileFormat = Annotated[Format | None, of_files("jsonl, text, csv, parquet or arrow.", "FORM")]
-Delimiter = Annotated[str | None, of_files("Between fields of CSV: one character, or \\t.", "C")]
-Escape = Annotated[str | None, of_files("Before a quote in quotes, where not doubled.", "C")]
-Encoding = Annotated[str | None, of_files("Such as latin-1 (default: UTF-8, or by its mark).", "NAME")]
+FileFormat = Annotated[Format | None, of_files("The form of IN: jsonl, text, csv, parquet or arrow.", "FORM")]
+Delimiter = Annotated[str | None, of_files("What stands between fields of CSV: one character, or \\t.", "C")]
+Escape = Annotated[str | None, of_files("What stands before a quote in quotes, where it is not doubled.", "C")]
+Encoding = Annotated[str | None, of_files("The encoding, such as latin-1 (default: UTF-8, or by its mark).", "NAME")]
 
 Concurrency = Annotated[str | None, of_pace("Sequences in flight per server (default: auto).", "N|auto")]
 
 Guest = Annotated[bool, of_pace("Leave places to others on the server, by its page.", None, "--guest")]
 
 MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST:P.", "P")]
-LogFormat = Annotated[Literal["text", "json"] | None, of_job("text or json on stderr, with time and fields.", "FORM")]
+LogFormat = Annotated[
+    Literal["text", "json"] | None, of_job("What is said as text or json, with time and fields.", "FORM")
+]
 Quiet = Annotated[bool, of_job("Say complaints and failures alone.", None, "--quiet", "-q")]
 
 _OF_SERVER = frozenset({"model", "input", "output", "key"})

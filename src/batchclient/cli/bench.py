@@ -83,13 +83,14 @@ def bench(
         str | None, typer.Option(metavar="TEMPLATE", help="With --prompts: the template (default {text}).")
     ] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of a drawn prompt, on the mean (default 256).")
+        int | None, typer.Option(min=1, metavar="N", help="Tokens of a drawn prompt, on the mean (default 256).")
     ] = None,
     output_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tokens of an answer (default 128).")
     ] = None,
     spread: Annotated[
-        float | None, typer.Option(min=0.0, metavar="SIGMA", help="Of drawn prompts' lognormal lengths (default 0).")
+        float | None,
+        typer.Option(min=0.0, metavar="SIGMA", help="The spread of drawn prompts' lengths, lognormal (default 0)."),
     ] = None,
     corpus: Annotated[bool, typer.Option("--corpus", help="Prompts: docstrings of Python's library.")] = False,
     prefix_reuse: Annotated[
@@ -99,7 +100,7 @@ def bench(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of prompts, arrivals and orders (default: drawn).")
+        int | None, typer.Option(metavar="N", help="The seed of prompts, arrivals and orders (default: drawn).")
     ] = None,
     concurrency: Annotated[
         Any,

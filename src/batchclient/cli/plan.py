@@ -68,12 +68,12 @@ Lengths = Sequence[tuple[int, int]]
 
 
 def plan(
-    journal: Annotated[str, typer.Argument(metavar="JOURNAL", help="Of a job or a pilot; or its output.")],
+    journal: Annotated[str, typer.Argument(metavar="JOURNAL", help="The journal of a job or a pilot; or its output.")],
     source: Annotated[str | None, typer.Argument(metavar="IN", help="Other rows, read as the job's.")] = None,
     *,
     servers: Annotated[str, of_job("How many servers; one or several numbers.", "N,…")] = "1",
     limit: Annotated[str, of_job("Sequences in flight per server: numbers, or auto.", "N,…")] = "auto",
-    gpu_price: Annotated[float | None, of_job("Of an hour of one server.", "P")] = None,
+    gpu_price: Annotated[float | None, of_job("The price of an hour of one server.", "P")] = None,
     as_json: Annotated[bool, of_job("Write JSON.", None, "--json")] = False,
 ) -> None:
     """Tell what a job would take: seconds, tokens/s and cost, each with a 90 % interval.
