@@ -74,7 +74,7 @@ def options(*path: str) -> str:
     of_map = {} if path == ("map",) else {name: text for rows in groups("map").values() for name, text in rows}
     drawn, shared = [], []
     for title, rows in groups(*path).items():
-        shared += [name.split()[0] for name, text in rows if of_map.get(name) == text]
+        shared += [re.findall(r"--[\w-]+", name)[0] for name, text in rows if of_map.get(name) == text]
         own = [(f"`{name}`", text) for name, text in rows if of_map.get(name) != text]
         if own:
             drawn.append(table((title, "meaning"), own))
@@ -97,10 +97,9 @@ def groups(*path: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def name_of(told: str) -> str:
-    """An option's long name, and what its value is called."""
+    """An option's names, and what its value is called."""
     for kind, word in {r"<int( range)?>": "N", r"<float( range)?>": "X", r"<(list\[)?str\]?>": "TEXT"}.items():
         told = re.sub(kind, word, told)
-    told = re.sub(r"^-\w, ", "", told)
     told = told.removesuffix(" TEXT").strip("{}[]") if not told.startswith("-") else told
     return told.replace("|", r"\|")
 

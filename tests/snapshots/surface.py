@@ -180,10 +180,10 @@ def _function(name, function):
     signature = inspect.signature(function)
     parts, last = [], None
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and last not in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL):
-            parts.append("*")
         if last is parameter.POSITIONAL_ONLY and parameter.kind is not last:
             parts.append("/")
+        if parameter.kind is parameter.KEYWORD_ONLY and last not in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL):
+            parts.append("*")
         last = parameter.kind
         parts.append(_parameter(parameter))
     returns = signature.return_annotation

@@ -98,7 +98,9 @@ class MapOptions:
     source: Annotated[
         str, typer.Argument(metavar="IN", help="A file of rows, a folder, a pattern or a URL; - is stdin.")
     ]
-    output: Annotated[str, of_job("A file, or - (stdout); {shard} is its number.", "OUT", "--output", "-o")] = "-"
+    output: Annotated[
+        str, of_job("Where rows go: a file, or - (stdout); {shard} is the shard.", "OUT", "--output", "-o")
+    ] = "-"
     new: Annotated[bool, of_job("Begin anew; OUT stays until the new one is whole.", None, "--new")] = False
     retry_failed: Annotated[bool, of_job("Run rows again that failed for good, too.", None, "--retry-failed")] = False
 
@@ -111,10 +113,8 @@ class MapOptions:
         Literal["complete", "chat", "embed", "classify", "score", "rerank"],
         of_request("complete (the default), chat, embed, classify, score or rerank.", "CALL"),
     ] = "complete"
-    documents: Annotated[str | None, of_request("The field that has the documents, of score and rerank.", "FIELD")] = (
-        None
-    )
-    top_n: Annotated[int | None, of_request("Keep the best N documents of a row, of rerank.", "N", min=1)] = None
+    documents: Annotated[str | None, of_request("The field that has the documents (score, rerank).", "FIELD")] = None
+    top_n: Annotated[int | None, of_request("Keep the best N documents of each row (rerank).", "N", min=1)] = None
     image: Annotated[list[str] | None, of_request("A picture of each chat; repeatable.", "FIELD")] = None
     audio: Annotated[list[str] | None, of_request("A sound of each chat; repeatable.", "FIELD")] = None
     media_root: Annotated[str | None, of_request("The folder that --image and --audio are in.", "DIR")] = None
