@@ -7,11 +7,12 @@ The model names its tool in JSON that fits a schema. Such calls share requests, 
 """
 
 import asyncio
+import os
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from batchclient import BatchClient, Batching
+from batchclient import AnswerInvalid, BatchClient, Batching
 from batchclient.simulator import EmbeddedServer
 
 MOST_TURNS = 6
@@ -35,10 +36,13 @@ SYSTEM = f"Tools: {', '.join(TOOLS)}. Take one step at a time. When you know the
 
 
 async def agent(client: BatchClient, task: str) -> str | None:
-    """Work on one task; return the answer, or None after too many turns."""
+    """Work on one task; return the answer, or None after too many turns or a step that does not fit."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}]
     for _ in range(MOST_TURNS):
-        step: Step = (await client.chat(messages, max_tokens=60, response_model=Step)).parsed
+        try:
+            step: Step = (await client.chat(messages, max_tokens=60, response_model=Step)).parsed
+        except AnswerInvalid:
+            return None  # cut off, or no Step: this agent ends, and the others go on
         if step.tool == "answer":
             return step.input
         messages.append({"role": "assistant", "content": step.model_dump_json()})
@@ -47,7 +51,7 @@ async def agent(client: BatchClient, task: str) -> str | None:
 
 
 async def main(base_url: str) -> None:
-    # Steps are short.
+    # Chats above 32 tokens go one by one, unless more are allowed: a step has up to 60.
     async with BatchClient(base_url, batching=Batching(chat_list_tokens=64)) as client:
         answers = await asyncio.gather(*[agent(client, f"Task {number}") for number in range(50)])
         counts = client.statistics()
@@ -57,4 +61,4 @@ async def main(base_url: str) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server:
-        asyncio.run(main(server.base_url))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url)))

@@ -4,6 +4,7 @@ python examples/draft_judge_revise.py
 """
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -45,4 +46,4 @@ async def main(base_url: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as folder:
-        asyncio.run(main(server.base_url, Path(folder)))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url), Path(folder)))

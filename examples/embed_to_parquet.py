@@ -1,9 +1,10 @@
-"""A corpus in, a Parquet file of vectors out, at any size (pip install '.[cli,data]').
+"""A corpus in, a Parquet file of vectors out, at any size (pip install '.[server,data]').
 
 python examples/embed_to_parquet.py
 """
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,4 +44,4 @@ async def main(base_url: str, target: Path) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as folder:
-        asyncio.run(main(server.base_url, Path(folder) / "vectors.parquet"))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url), Path(folder) / "vectors.parquet"))

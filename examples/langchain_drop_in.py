@@ -4,6 +4,7 @@ python examples/langchain_drop_in.py
 """
 
 import asyncio
+import os
 
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -29,4 +30,9 @@ async def main(base_url: str, model: str) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server:
-        asyncio.run(main(server.base_url, server.model))
+        asyncio.run(
+            main(
+                os.environ.get("BATCHCLIENT_BASE_URL", server.base_url),
+                os.environ.get("BATCHCLIENT_MODEL", server.model),
+            )
+        )

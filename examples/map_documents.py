@@ -7,6 +7,7 @@ python examples/map_documents.py
 
 import asyncio
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -48,4 +49,4 @@ async def main(base_url: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server, tempfile.TemporaryDirectory() as folder:
-        asyncio.run(main(server.base_url, Path(folder)))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url), Path(folder)))

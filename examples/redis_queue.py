@@ -1,4 +1,4 @@
-"""A Redis queue: a producer, a worker and a reader (pip install '.[cli,redis]').
+"""A Redis queue: a producer, a worker and a reader (pip install '.[server,redis]').
 
 redis-server --port 6379
 python examples/redis_queue.py
@@ -53,4 +53,4 @@ async def main(base_url: str) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer() as server:
-        asyncio.run(main(server.base_url))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url)))

@@ -57,5 +57,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer("gpu") as server:
-        os.environ["BATCHCLIENT_BASE_URL"] = server.base_url
+        os.environ.setdefault("BATCHCLIENT_BASE_URL", server.base_url)
         asyncio.run(main())

@@ -4,6 +4,7 @@ python examples/share_a_server.py
 """
 
 import asyncio
+import os
 import time
 
 from openai import AsyncOpenAI
@@ -19,10 +20,11 @@ async def colleague(base_url: str) -> list[float]:
     """Ask for a few chats, one after the other; return the seconds of each."""
     took_s = []
     async with AsyncOpenAI(base_url=base_url, api_key="none") as client:
+        model = (await client.models.list()).data[0].id
         for number in range(5):
             began = time.monotonic()
             await client.chat.completions.create(
-                model="simulated", messages=[{"role": "user", "content": f"{number}: good morning"}], max_tokens=5
+                model=model, messages=[{"role": "user", "content": f"{number}: good morning"}], max_tokens=5
             )
             took_s.append(time.monotonic() - began)
             await asyncio.sleep(0.2)
@@ -39,4 +41,4 @@ async def main(base_url: str) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer("gpu", max_num_seqs=32) as server:
-        asyncio.run(main(server.base_url))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url)))

@@ -4,6 +4,7 @@ python examples/two_views.py
 """
 
 import asyncio
+import os
 import time
 
 from batchclient import BatchClient
@@ -34,4 +35,4 @@ async def main(url: str) -> None:
 
 if __name__ == "__main__":
     with EmbeddedServer("gpu") as server:
-        asyncio.run(main(server.base_url))
+        asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url)))

@@ -74,7 +74,7 @@ fi
 done_with "metadata and contents"
 
 version=$(sed -nE 's/^version = "(.*)"$/\1/p' "$work/tree/pyproject.toml")
-for extra in none cli data httpx2 otel prometheus redis; do
+for extra in none cli data httpx2 otel prometheus redis server; do
     venv=$work/$extra
     "$python" -m venv --without-pip "$venv"
     named="${wheel[0]}"

@@ -278,4 +278,4 @@ def test_cli_names_the_extra_that_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = cli("--port", "0")
     assert result.exit_code == 1
-    assert "batchclient[cli]" in result.output
+    assert "batchclient[server]" in result.output

@@ -323,4 +323,4 @@ def test_without_uvicorn_the_fixture_says_what_to_install(pytester):
         """,
         errors=1,
     )
-    result.stdout.fnmatch_lines(["*of the extra batchclient[[]cli]*"])
+    result.stdout.fnmatch_lines(["*of the extra batchclient[[]server]*"])

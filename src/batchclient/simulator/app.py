@@ -51,7 +51,7 @@ def serve(server: SimulatedServer, listener: socket.socket, announce: Callable[[
         announce: called before the first request is served.
 
     Raises:
-        ImportError: uvicorn is missing; the extra ``cli`` has it.
+        ImportError: uvicorn is missing; the extra ``server`` has it.
     """
     runner = _uvicorn(server)
     announce()
@@ -82,7 +82,7 @@ def _uvicorn(server: SimulatedServer) -> uvicorn.Server:
     try:
         import uvicorn
     except ImportError as error:
-        raise ImportError("the embedded server needs uvicorn, of the extra batchclient[cli]") from error
+        raise ImportError("the embedded server needs uvicorn, of the extra batchclient[server]") from error
 
     config = uvicorn.Config(
         SimulatorApp(server),
