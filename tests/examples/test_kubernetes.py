@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,7 @@ from batchclient.simulator import EmbeddedServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
-SERVERS = ["vllm", "tgi"]
-JOBS = ["job", "indexed-job"]
-WORKERS = {"worker": "StatefulSet", "worker-keda": "Deployment"}
+SERVER, JOB, WORKER = (FOLDER / f"{name}.yaml" for name in ("vllm", "job", "worker"))
 KEDA = "keda.sh/v1alpha1"
 VERSIONS = ["1.30", kubernetes_validate.latest_version()]
 
@@ -48,8 +47,8 @@ def value_of(arguments: list[str], option: str) -> str:
 
 
 def test_there_are_the_manifests_that_the_docs_speak_of() -> None:
-    names = "indexed-job job replicas tgi vllm worker worker-keda".split()
-    assert sorted(path.stem for path in FILES) == names
+    page = (FOLDER.parents[1] / "docs/guide/redis-kubernetes.md").read_text()
+    assert sorted(path.name for path in FILES) == sorted(set(re.findall(r"\w+\.yaml", page)))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -62,29 +61,27 @@ def test_every_object_is_valid_by_the_schema(path: Path, version: str) -> None:
 
 
 def test_the_schema_would_notice_a_misspelt_field() -> None:
-    broken = one(FOLDER / "vllm.yaml", "Deployment")
+    broken = one(SERVER, "StatefulSet")
     broken["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_service_finds_its_pods_and_their_port(name: str) -> None:
-    path = FOLDER / f"{name}.yaml"
-    deployment, service = one(path, "Deployment"), one(path, "Service")
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
+def test_the_servers_have_names_of_their_own_and_their_port() -> None:
+    servers, service = one(SERVER, "StatefulSet"), one(SERVER, "Service")
+    assert service["spec"]["clusterIP"] == "None"
+    assert servers["spec"]["serviceName"] == service["metadata"]["name"]
+    labels = servers["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
-    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    ports = {port["name"]: port["containerPort"] for port in container(path, "Deployment")["ports"]}
+    assert servers["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    ports = {port["name"]: port["containerPort"] for port in container(SERVER, "StatefulSet")["ports"]}
     assert service["spec"]["ports"][0]["targetPort"] in ports
-    arguments = container(path, "Deployment")["args"]
-    assert arguments[arguments.index("--port") + 1] == str(ports["http"])
+    assert value_of(container(SERVER, "StatefulSet")["args"], "--port") == str(ports["http"])
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_a_server_has_its_probes_its_gpu_and_time_to_finish(name: str) -> None:
-    path = FOLDER / f"{name}.yaml"
-    pod = one(path, "Deployment")["spec"]["template"]["spec"]
+def test_a_server_has_its_probes_its_gpu_and_time_to_finish() -> None:
+    spec = one(SERVER, "StatefulSet")["spec"]
+    pod = spec["template"]["spec"]
     (server,) = pod["containers"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert server[probe]["httpGet"] == {"path": "/health", "port": "http"}
@@ -92,116 +89,65 @@ def test_a_server_has_its_probes_its_gpu_and_time_to_finish(name: str) -> None:
     assert pod["terminationGracePeriodSeconds"] > 60
     # A service called vllm sets VLLM_PORT, which vLLM takes for its own.
     assert pod["enableServiceLinks"] is False
-    claims = {each["metadata"]["name"] for each in objects(path) if each["kind"] == "PersistentVolumeClaim"}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert {mount["name"] for mount in server["volumeMounts"]} == set(volumes)
-    assert {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v} == claims
+    volumes = {each["name"] for each in pod["volumes"]} | {
+        each["metadata"]["name"] for each in spec["volumeClaimTemplates"]
+    }
+    assert {mount["name"] for mount in server["volumeMounts"]} == volumes
 
 
 def test_vllm_has_the_guides_settings() -> None:
-    arguments = container(FOLDER / "vllm.yaml", "Deployment")["args"]
+    arguments = container(SERVER, "StatefulSet")["args"]
     settings = dict(zip(arguments, [*arguments[1:], ""], strict=True))
     assert settings["--max-num-seqs"] == "256"
     assert settings["--max-num-batched-tokens"] == "8192"
     assert settings["--gpu-memory-utilization"] == "0.9"
     assert "--enable-prefix-caching" in arguments
-    grace_s = one(FOLDER / "vllm.yaml", "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    grace_s = one(SERVER, "StatefulSet")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert int(settings["--shutdown-timeout"]) < grace_s
 
 
-def test_tgi_has_the_guides_settings() -> None:
-    variables = {each["name"]: each.get("value") for each in container(FOLDER / "tgi.yaml", "Deployment")["env"]}
-    assert variables["MAX_CONCURRENT_REQUESTS"] == "128"
-    assert variables["MAX_BATCH_SIZE"] == "32"
-    assert variables["MAX_BATCH_PREFILL_TOKENS"] == "4096"
-    assert variables["MAX_TOTAL_TOKENS"] == "8192"
-    assert variables["WAITING_SERVED_RATIO"] == "1.2"
-
-
-@pytest.mark.parametrize(
-    ("name", "failed"), [("job", {Status.FAILED: "FailJob"}), ("indexed-job", {Status.FAILED: "FailIndex"})], ids=JOBS
-)
-def test_a_job_knows_the_exit_statuses(name: str, failed: dict[int, str]) -> None:
-    spec = one(FOLDER / f"{name}.yaml", "Job")["spec"]
+def test_a_job_knows_the_exit_statuses() -> None:
+    spec = one(JOB, "Job")["spec"]
     rules = spec["podFailurePolicy"]["rules"]
     actions = {status: rule["action"] for rule in rules for status in rule.get("onExitCodes", {}).get("values", [])}
-    assert actions == failed | {Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
+    assert actions == {Status.FAILED: "FailJob", Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
     (disruption,) = [rule for rule in rules if "onPodConditions" in rule]
     assert disruption["action"] == "Ignore"
     assert disruption["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
     # A pod that is started again without being counted needs another end.
     assert spec["activeDeadlineSeconds"]
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert spec["backoffLimitPerIndex" if name == "indexed-job" else "backoffLimit"] > 0
+    assert spec["backoffLimit"] > 0
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_another_pod_goes_on_from_the_files_of_the_one_before(name: str) -> None:
-    path = FOLDER / f"{name}.yaml"
+def test_another_pod_goes_on_from_the_files_of_the_one_before() -> None:
+    path = JOB
     arguments = container(path, "Job")["args"]
     output = Path(arguments[arguments.index("--output") + 1])
     mounts = {mount["mountPath"]: mount["name"] for mount in container(path, "Job")["volumeMounts"]}
     volumes = {each["name"]: each for each in one(path, "Job")["spec"]["template"]["spec"]["volumes"]}
     # The journal is beside the output: both outlive the pod, on a disk.
-    claim = one(FOLDER / "job.yaml", "PersistentVolumeClaim")
+    claim = one(JOB, "PersistentVolumeClaim")
     assert volumes[mounts[str(output.parent)]]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
 
 
-def test_the_parts_are_those_of_the_indices() -> None:
-    spec = one(FOLDER / "indexed-job.yaml", "Job")["spec"]
-    assert spec["completionMode"] == "Indexed"
-    assert spec["completions"] == spec["parallelism"]
-    arguments = container(FOLDER / "indexed-job.yaml", "Job")["args"]
-    part = f"$(JOB_COMPLETION_INDEX)/{spec['completions']}"
-    assert value_of(arguments, "--shard") == value_of(arguments, "--endpoints-shard") == part
-    assert spec["completions"] <= len(values_of(arguments, "--base-url"))
-    pod = spec["template"]
-    (rule,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert rule["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-
-
-def test_the_replicas_have_the_settings_of_one_server_and_names_of_their_own() -> None:
-    path = FOLDER / "replicas.yaml"
-    spec, service = one(path, "StatefulSet")["spec"], one(path, "Service")
-    assert container(path, "StatefulSet") == container(FOLDER / "vllm.yaml", "Deployment")
-    assert service["spec"]["clusterIP"] == "None"
-    assert spec["serviceName"] == service["metadata"]["name"]
-    labels = spec["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= labels.items()
-    assert spec["selector"]["matchLabels"].items() <= labels.items()
-    volumes = {each["name"] for each in spec["template"]["spec"]["volumes"]}
-    claims = {each["metadata"]["name"] for each in spec["volumeClaimTemplates"]}
-    mounts = {each["name"] for each in container(path, "StatefulSet")["volumeMounts"]}
-    assert mounts == volumes | claims
-
-
-@pytest.mark.parametrize(("name", "kind"), [("indexed-job", "Job"), *WORKERS.items()])
-def test_each_replica_is_named(name: str, kind: str) -> None:
-    path = FOLDER / "replicas.yaml"
-    service, spec = one(path, "Service"), one(path, "StatefulSet")
+@pytest.mark.parametrize(("path", "kind"), [(JOB, "Job"), (WORKER, "Deployment")], ids=["job", "worker"])
+def test_each_server_is_named(path: Path, kind: str) -> None:
+    service, spec = one(SERVER, "Service"), one(SERVER, "StatefulSet")
     host, port = service["metadata"]["name"], service["spec"]["ports"][0]["port"]
     pods = [f"{spec['metadata']['name']}-{number}" for number in range(spec["spec"]["replicas"])]
-    arguments = container(FOLDER / f"{name}.yaml", kind)["args"]
+    arguments = container(path, kind)["args"]
     assert values_of(arguments, "--base-url") == [f"http://{pod}.{host}:{port}/v1" for pod in pods]
-    assert value_of(arguments, "--model") == value_of(container(path, "StatefulSet")["args"], "--model")
+    assert value_of(arguments, "--model") == value_of(container(SERVER, "StatefulSet")["args"], "--model")
 
 
-def test_a_job_calls_the_service() -> None:
-    arguments = container(FOLDER / "job.yaml", "Job")["args"]
-    service = one(FOLDER / "vllm.yaml", "Service")
-    url = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}/v1"
-    assert values_of(arguments, "--base-url") == [url]
-    assert value_of(arguments, "--model") == value_of(container(FOLDER / "vllm.yaml", "Deployment")["args"], "--model")
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_the_command_of_a_job_does_the_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As written there, for each index, with local servers and files in place of the cluster's."""
+def test_the_command_of_a_job_does_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As written there, with local servers and files in place of the cluster's."""
     for variable in ("BASE_URL", "MODEL", "API_KEY"):
         monkeypatch.delenv(f"BATCHCLIENT_{variable}", raising=False)
-    spec = one(FOLDER / f"{name}.yaml", "Job")["spec"]
-    arguments = container(FOLDER / f"{name}.yaml", "Job")["args"]
+    arguments = container(JOB, "Job")["args"]
+    assert value_of(arguments, "--call") == "chat"
     rows = [json.dumps({"id": str(number), "text": f"text {number}"}) for number in range(40)]
     (tmp_path / "documents.jsonl").write_text("\n".join(rows))
     urls = values_of(arguments, "--base-url")
@@ -209,15 +155,10 @@ def test_the_command_of_a_job_does_the_job(name: str, tmp_path: Path, monkeypatc
         model = value_of(arguments, "--model")
         servers = [stack.enter_context(EmbeddedServer("instant", model=model)) for _ in urls]
         local = dict(zip(urls, (server.base_url for server in servers), strict=True))
-        for index in range(spec.get("completions", 1)):
-            command = [
-                local.get(each, each).replace("$(JOB_COMPLETION_INDEX)", str(index)).replace("/data", str(tmp_path))
-                for each in arguments
-            ]
-            result = command_line.run(*command)
-            assert result.exit_code == Status.OK, result.output
-        assert all(server.prompts for server in servers)
-    lines = [line for path in tmp_path.glob("answers*.jsonl") for line in path.read_text().splitlines()]
+        result = command_line.run(*[local.get(each, each).replace("/data", str(tmp_path)) for each in arguments])
+        assert result.exit_code == Status.OK, result.output
+        assert sum(server.prompts for server in servers) == 40
+    lines = (tmp_path / "answers.jsonl").read_text().splitlines()
     assert sorted(int(json.loads(line)["id"]) for line in lines) == list(range(40))
     assert all(json.loads(line)["completion"] for line in lines)
 
@@ -225,9 +166,8 @@ def test_the_command_of_a_job_does_the_job(name: str, tmp_path: Path, monkeypatc
 # Workers of a Redis stream -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "kind"), WORKERS.items())
-def test_a_worker_has_time_to_finish_and_a_port_for_its_metrics(name: str, kind: str) -> None:
-    path = FOLDER / f"{name}.yaml"
+def test_a_worker_has_time_to_finish_and_a_port_for_its_metrics() -> None:
+    path, kind = WORKER, "Deployment"
     template = one(path, kind)["spec"]["template"]
     arguments = container(path, kind)["args"]
     assert arguments[0] == "work"
@@ -238,23 +178,12 @@ def test_a_worker_has_time_to_finish_and_a_port_for_its_metrics(name: str, kind:
     assert one(path, kind)["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
 
 
-def test_each_worker_has_its_part_of_the_servers() -> None:
-    path = FOLDER / "worker.yaml"
-    spec = one(path, "StatefulSet")["spec"]
-    (variable,) = container(path, "StatefulSet")["env"]
-    assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
-    arguments = container(path, "StatefulSet")["args"]
-    assert value_of(arguments, "--endpoints-shard") == f"$({variable['name']})/{spec['replicas']}"
-    assert spec["replicas"] <= len(values_of(arguments, "--base-url"))
-    assert spec["serviceName"] == one(path, "Service")["metadata"]["name"]
-
-
 def test_workers_whose_number_changes_share_each_server() -> None:
-    path = FOLDER / "worker-keda.yaml"
+    path = WORKER
     arguments = container(path, "Deployment")["args"]
     assert "--endpoints-shard" not in arguments
     together = int(value_of(arguments, "--concurrency")) * one(path, "ScaledObject")["spec"]["maxReplicaCount"]
-    served = container(FOLDER / "replicas.yaml", "StatefulSet")["args"]
+    served = container(SERVER, "StatefulSet")["args"]
     assert together <= int(value_of(served, "--max-num-seqs"))
     # Their number is one field's alone.
     assert "replicas" not in one(path, "Deployment")["spec"]
@@ -290,7 +219,7 @@ REDIS_STREAMS = frozenset(
 
 
 def test_keda_knows_every_field() -> None:
-    scaled = one(FOLDER / "worker-keda.yaml", "ScaledObject")
+    scaled = one(WORKER, "ScaledObject")
     assert scaled["apiVersion"] == KEDA
     assert keda_faults(scaled) == []
     scaled["spec"]["coolDownPeriod"] = 300
@@ -300,7 +229,7 @@ def test_keda_knows_every_field() -> None:
 
 
 def test_keda_counts_the_messages_that_wait_and_those_in_work() -> None:
-    path = FOLDER / "worker-keda.yaml"
+    path = WORKER
     spec = one(path, "ScaledObject")["spec"]
     assert spec["scaleTargetRef"]["name"] == one(path, "Deployment")["metadata"]["name"]
     assert (spec["minReplicaCount"], spec["cooldownPeriod"]) == (0, 300)

@@ -1,4 +1,4 @@
-"""The commands of examples/kubernetes' workers, as written there, with local servers in place of the cluster's."""
+"""The command of examples/kubernetes' workers, as written there, with local servers in place of the cluster's."""
 
 import json
 import signal
@@ -22,17 +22,12 @@ LONGEST_S = 120.0
 """Each test starts processes, whose imports take seconds on a busy machine."""
 
 
-def workers_of(name):
-    """The arguments of each worker that the manifest would start."""
-    objects = list(yaml.safe_load_all((FOLDER / f"{name}.yaml").read_text()))
-    (spec,) = [each["spec"] for each in objects if each["kind"] in ("StatefulSet", "Deployment")]
+def arguments_of_a_worker():
+    """As the manifest starts each."""
+    objects = list(yaml.safe_load_all((FOLDER / "worker.yaml").read_text()))
+    (spec,) = [each["spec"] for each in objects if each["kind"] == "Deployment"]
     (container,) = spec["template"]["spec"]["containers"]
-    names = [f"$({variable['name']})" for variable in container.get("env", [])]
-    for number in range(spec.get("replicas", 2)):
-        arguments = container["args"]
-        for variable in names:
-            arguments = [each.replace(variable, str(number)) for each in arguments]
-        yield arguments
+    return container["args"]
 
 
 def start(arguments, local, redis_url, folder):
@@ -43,9 +38,8 @@ def start(arguments, local, redis_url, folder):
     return commands.start(*arguments, cwd=folder)
 
 
-@pytest.mark.parametrize("name", ["worker", "worker-keda"])
-def test_the_workers_of_a_manifest_do_the_work(name, shared_server, tmp_path):
-    workers = list(workers_of(name))
+def test_the_workers_of_the_manifest_do_the_work(shared_server, tmp_path):
+    workers = [arguments_of_a_worker()] * 2
     urls = [value for option, value in zip(workers[0], workers[0][1:], strict=False) if option == "--base-url"]
     model = workers[0][workers[0].index("--model") + 1]
     with ExitStack() as stack:
