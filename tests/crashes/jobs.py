@@ -130,6 +130,7 @@ class Job:
         row = {name: value for name, value in row.items() if name != "usage"}
         answer, error = row.pop("completion", None), row.pop("error", {}).get("type")
         row.pop("finish_reason", None)
+        row.pop("health", None)
         if re.fullmatch("[0-9a-f]{16}-[0-9]+", str(row.get("id"))):
             # Made by the command for a row without one.
             del row["id"]

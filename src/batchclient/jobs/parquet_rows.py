@@ -95,7 +95,8 @@ def _added(name: str) -> Any:
     arrow = pyarrow_for("Parquet")
     whole, text = arrow.int64(), arrow.string()
     tokens, are_estimated = ("prompt_tokens", "completion_tokens"), arrow.bool_()
-    usage = [*((each, whole) for each in tokens), *((f"{each}_estimated", are_estimated) for each in tokens)]
+    usage = [(each, whole) for each in (*tokens, "reasoning_tokens")]
+    usage += [(f"{each}_estimated", are_estimated) for each in tokens]
     types = {
         "completion": text,
         "finish_reason": text,
