@@ -147,6 +147,7 @@ async def test_without_the_flag_a_chat_is_stopped_closed_and_gone_on_with(parser
         now = client.statistics()
         assert [body.get("thinking_token_budget") for body in server.bodies[3:]] == [None, None]
         assert (now.health["ok"], sum(now.health.values()), now.reasoning_tokens) == (2, 2, 40)
+        assert (now.submitted, now.succeeded, now.failed, now.errors) == (2, 2, 0, {})
 
 
 @pytest.mark.parametrize("tag", ["<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>"])

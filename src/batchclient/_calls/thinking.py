@@ -178,6 +178,7 @@ class Thinking:
         """Take in its failure."""
         if getattr(error, "code", None) == NO_BUDGET and not self._was_refused and self._begun is None:
             self._was_refused = True
+            self._runner.budgets_refused += 1
             self._runner.backend.call_soon(self._choose)
         else:
             self._fail(error)

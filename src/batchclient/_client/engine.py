@@ -478,9 +478,17 @@ class Engine:
 
         def read() -> Statistics:
             statistics = runner.core.statistics()
-            health = statistics.health
+            health, refused = statistics.health, runner.budgets_refused
+            errors, parts = statistics.errors, sum(runner.parts.values())
+            if refused:
+                left = {**errors, "BadRequest": errors["BadRequest"] - refused}
+                errors = {name: count for name, count in left.items() if count}
             return replace(
                 statistics,
+                submitted=statistics.submitted - refused - parts,
+                succeeded=statistics.succeeded - parts,
+                failed=statistics.failed - refused,
+                errors=errors,
                 reused=runner.reused,
                 wasted_tokens=statistics.wasted_tokens + runner.wasted_tokens,
                 regained_tokens=runner.regained_tokens,

@@ -160,6 +160,8 @@ class Runner:
         """Answers that do not fit ``response_model``, and have no other fault."""
         self.parts: Counter[Health] = Counter()
         """Parts of answers whose thinking was stopped: the core has counted each as an answer."""
+        self.budgets_refused = 0
+        """Requests whose budget for thinking was refused: their calls went another way."""
         self._think = think
         self.thinking: dict[Request, Callable[[], None]] = {}
         """Of calls with a budget for thinking that are under way: what ends them."""
