@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
 import os
 import re
 import runpy
@@ -124,19 +125,29 @@ def test_the_blocks_of_a_page_run_in_order(
     asyncio.run(main())
 
 
+def test_the_readme_begins_with_a_chat_a_prompt_the_drop_in_and_two_files() -> None:
+    begin = "\n".join((ROOT / "README.md").read_text().splitlines()[:45])
+    (console,) = re.findall(r"^```console\n(.*?)^```", begin, re.MULTILINE | re.DOTALL)
+    commands = [line.startswith("$ batchclient map ") for line in console.splitlines()]
+    assert commands == [False, True, False, True, False]  # after each what it prints
+    shown = ("client.chat(", "client.complete(", "from batchclient.openai import AsyncOpenAI  # in place of")
+    assert all(each in begin for each in shown)
+
+
 def test_the_readmes_commands_run_as_they_stand_and_print_what_it_says(server: EmbeddedServer, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
+    (console,) = re.findall(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    said = []
-    for command in re.findall(r"^batchclient (map .*)$", text, re.MULTILINE):
+    steps = [step.partition("\n") for step in console.split("$ ")[1:]]
+    assert steps[0][0].startswith("export BATCHCLIENT_BASE_URL=")
+    for command, _, shown in steps[1:]:
         done = subprocess.run(
-            [sys.executable, "-m", "batchclient", *shlex.split(command, comments=True)],
+            [sys.executable, "-m", *shlex.split(command)],
             cwd=tmp_path, env={**os.environ, "BATCHCLIENT_BASE_URL": server.base_url},
             capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
-        said.append(done.stderr)
-    (shown,) = re.findall(r"`(\d+ rows to [^`]*)`", text)
-    assert len(said) == 2 and re.search(re.sub(r"[\d.]+ s, \d+ rows", r"[\\d.]+ s, \\d+ rows", shown), said[0]), said
+        # Time and length of answers are not the same in every run.
+        like = r"\d[\d.]*".join(map(re.escape, re.split(r"(?<=in )[\d.]+(?= s)|\d+(?= rows/s| out)", shown.strip())))
+        assert re.search(like, done.stderr), done.stderr
 
 
 @pytest.mark.skipif(not LINE_BY_LINE, reason="a pipe reads no pasted block from Python 3.13 on")
@@ -361,18 +372,27 @@ def test_each_figure_of_the_readme_is_in_its_cell_of_the_results() -> None:
     found = re.search(r"<!-- measured -->(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found, "README.md has no measured section"
     results = cells_of((ROOT / "benchmarks/results/on_gpu.md").read_text())
+    servers = json.loads((ROOT / "benchmarks/results/on_gpu.json").read_text())["servers"]
     shown = cells_of(found[1])
-    assert len(shown) >= 3
-    for job, ours, theirs, _ in shown:
-        told = re.fullmatch(r"([\d,]+ \w+) of ([\d,]+) tokens?, (?:model of )?([\d.]+ B)", job)
+    assert len(shown) == 4
+    for job, *cells in shown:
+        told = re.fullmatch(r"([\d,]+ \w+) of ([\d,]+) tokens?, (?:model of )?([\d.]+ B)( \(it loses\))?", job)
         assert told, f"not of the form 'N completions of T tokens, M B': {job}"
-        calls, tokens, model = told.groups()
+        calls, tokens, model, loses = told.groups()
         (row,) = [
             row
             for row in results
             if row[0] == model and row[1].startswith(f"{calls} of ") and row[1].endswith(f", {tokens} tokens out")
         ]
-        assert (ours, theirs) == (row[2], row[3].partition(" ")[0]), job
+        ((runs, commit),) = [
+            (len(arms["BatchClient"]), server["facts"][-1]["commit"])
+            for served, server in servers.items()
+            for name, arms in server["jobs"].items()
+            if f" of {model[:-2]} billion " in served and row[1] == f"{calls.partition(' ')[0]} {name}"
+        ]
+        theirs, engine = row[3].partition(" ")[0], row[5].partition(", ")[2] or "not measured"
+        assert cells == [row[2], theirs, engine, str(runs), commit], job
+        assert bool(loses) == (row[4] < "1"), job
 
 
 def test_each_rate_of_the_readme_is_that_of_the_results() -> None:
