@@ -6,19 +6,25 @@ Rules:
   no blank line within a function or a ``with``, and one after it.
 - Each block imports the names that it uses.
 - A page whose blocks need a server names one before the first of them.
-- Blocks of ``py`` need further packages: ``tests/integrations/test_pages.py`` runs them.
+- Blocks of ``py`` need further packages: tests in ``integrations``, ``ray`` and ``redis`` run them, in their
+  environments.
+- A ``console`` block shows files with ``$ cat NAME``: those before a command are written, those after it are
+  compared. The lines after a command are parts of what it says, with ``…`` for anything.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import csv
 import inspect
 import json
 import os
+import random
 import re
 import runpy
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -26,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.core import BatchingNumbers
@@ -44,9 +51,18 @@ from batchclient import (
     Statistics,
     Telemetry,
 )
+from batchclient import params
+from batchclient._doctor.checks import CHECKS
+from batchclient._metrics.dashboards import SERVERS, alerts_of
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient._settings import PRESETS, Sending, Settings
-from batchclient.simulator import EmbeddedServer
+from batchclient.jobs.statuses import Status, of_signal
+from batchclient.openai import _sharing
+from batchclient.simulator import EmbeddedServer, prompt_digest
+from tests import command_line
+from tests.cli.conftest import has_rows, read_rows, wait_for, write_rows
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,8 +72,8 @@ OTHER_PAGES = [
 OTHER_PAGES += sorted((ROOT / "benchmarks").rglob("*.md"))
 """Their links are checked as well, and nothing else."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES_OF_TESTS = [ROOT / "docs/guide/testing.md"]
-"""Their blocks are tests; tests/testing/test_page.py runs them."""
+TESTING = ROOT / "docs/guide/testing.md"
+"""Its blocks are tests."""
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SECTION_LINK = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -80,6 +96,20 @@ def server() -> Iterator[EmbeddedServer]:
         yield embedded
 
 
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test without a terminal is somebody who looks on: a server that is not there is no reason to wait."""
+    monkeypatch.setattr("batchclient.cli._map_options.WAIT_S", 0.0)
+    for variable in ("BASE_URL", "MODEL", "API_KEY"):
+        monkeypatch.delenv(f"BATCHCLIENT_{variable}", raising=False)
+
+
+@pytest.fixture
+def cli():
+    """Run a command in this process."""
+    return command_line.run
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
@@ -92,7 +122,7 @@ def pasted(page: Path) -> list[str]:
     return [block for block in BLOCK.findall(page.read_text()) if not block.endswith("asyncio.run(main())\n")]
 
 
-OTHERS = [page for page in PAGES if page not in PAGES_OF_TESTS]
+OTHERS = [page for page in PAGES if page != TESTING]
 
 
 @pytest.mark.parametrize("page", [page for page in OTHERS if programs(page)], ids=name)
@@ -442,3 +472,393 @@ def test_the_page_of_figures_shows_the_results() -> None:
     for name, shown in re.findall(r"<!-- results:(\w+) -->\n(.*?)\n<!-- /results", page, re.DOTALL):
         result = (ROOT / f"benchmarks/results/{name}.md").read_text()
         assert shown == result.rstrip(), f"python benchmarks/report.py: {name}"
+
+
+# Words and rows that must be those of the code ---------------------------------------------------------------------
+
+
+def test_the_reference_says_which_servers_have_a_parameter_with_a_type():
+    page = (ROOT / "docs/reference/client.md").read_text()
+    table = page.partition("| parameters with a type |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall("`([a-z_]+)`", row.rpartition(" | ")[2])}
+    calls = [name for name in params.__all__ if not name.endswith("MapParams") and name != "StructuredOutputs"]
+    assert named == {field for call in calls for field in getattr(params, call).__annotations__}
+
+
+def test_each_check_of_the_doctor_has_a_row():
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)` \|", section("## `batchclient doctor`").partition("| finding |")[2], re.MULTILINE
+    )
+    assert sorted(rows) == sorted(check.__name__.replace("_", "-") for check in CHECKS)
+
+
+def test_the_table_of_statuses_has_every_one():
+    documented = {int(number) for number in re.findall(r"^\| (\d+) \|", section("## Exit statuses"), re.MULTILINE)}
+    signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    assert documented == {*map(int, Status)} | signals
+    assert json.dumps(Status.OK) == "0"
+
+
+def test_the_words_of_the_way_out_are_of_reasons_and_the_page_has_the_place():
+    page = ROOT / "docs/reference/drop-in.md"
+    assert all(f"`{reason}`" in page.read_text() for reason in _sharing.WAYS_OUT)
+    assert f"## {_sharing.SECTION}\n" in page.read_text()
+
+
+def test_the_guide_tells_of_each_alert():
+    page = (ROOT / "docs/guide/watch.md").read_text()
+    assert [
+        alert.name
+        for alert in alerts_of(["client", "jobs", "worker", *SERVERS, "dcgm"])
+        if f"`{alert.name}`" not in page
+    ] == []
+
+
+# The table of tests/faults/README.md: each row once, and every test it names exists ----------------------------------
+
+FAULTS = (ROOT / "tests/faults/README.md").read_text()
+FAULT_ROWS = {int(number): line for number, line in re.findall(r"^\| (\d+) (\|.*)$", FAULTS, re.MULTILINE)}
+FAULT_TESTS = re.findall(r"`([\w/]+\.py)::(\w+)`", FAULTS)
+NOT_BUILT = ()
+CANNOT_BE_SEEN = 17
+
+
+def defined(path):
+    return set(re.findall(r"^(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE))
+
+
+def test_each_row_is_there_once():
+    assert sorted(map(int, re.findall(r"^\| (\d+) \|", FAULTS, re.MULTILINE))) == [
+        row for row in range(1, 78) if row not in NOT_BUILT
+    ]
+
+
+def test_each_row_names_a_test():
+    assert [row for row, line in FAULT_ROWS.items() if "::test_" not in line] == [CANNOT_BE_SEEN]
+
+
+def test_every_test_that_is_named_exists():
+    assert FAULT_TESTS
+    assert [f"{file}::{name}" for file, name in FAULT_TESTS if name not in defined(ROOT / "tests" / file)] == []
+
+
+def test_every_test_by_a_rows_number_is_named_in_that_row():
+    for path in (ROOT / "tests/faults").glob("test_*.py"):
+        for name in defined(path):
+            found = re.match(r"test_rows?_(\d+)(?:_and_(\d+))?_", name)
+            for row in filter(None, found.groups() if found else ()):
+                assert f"::{name}`" in FAULT_ROWS[int(row)], f"row {row} does not name {name}"
+
+
+# The page about testing: every test runs, as its reader would run it ------------------------------------------------
+
+
+@pytest.mark.skipif(
+    openai.__version__ < "3", reason="the page's tests with openai are for its version 3, which sends by httpx2"
+)
+def test_the_tests_of_the_page_pass(pytester):
+    (conftest,) = [each for each in BLOCK.findall(TESTING.read_text()) if "strict = True" in each]
+    source = "\n".join(each for each in BLOCK.findall(TESTING.read_text()) if each is not conftest)
+    pytester.makepyfile(source)
+    options = ["-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function"]
+    expected = len(re.findall(r"^ *(?:async )?def test_", source, re.MULTILINE))
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=expected)
+
+
+def test_what_it_says_of_a_strict_project_holds(pytester):
+    (conftest,) = [each for each in BLOCK.findall(TESTING.read_text()) if "strict = True" in each]
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(
+        """
+        import httpx
+
+        def test_it(mock_llm):
+            httpx.post(mock_llm.base_url + "/completions", json={"prompt": "unknown"})
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").assert_outcomes(passed=1, errors=1)
+
+
+def test_the_failure_that_it_shows_is_one(pytester):
+    (shown,) = re.findall(r"^```text\nAssertionError: (.*?)^```", TESTING.read_text(), re.MULTILINE | re.DOTALL)
+    pytester.makepyfile(
+        f"""
+        import httpx, pytest
+
+        def test_it(mock_llm):
+            for prompt, tokens in (("Summarise: x", 8), ("Classify: x", 16)):
+                httpx.post(mock_llm.base_url + "/completions", json={{"prompt": prompt, "max_tokens": tokens}})
+            with pytest.raises(AssertionError) as caught:
+                mock_llm.assert_called_with("Classify: x", max_tokens=8)
+            assert str(caught.value) == {shown.rstrip()!r}
+        """
+    )
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").assert_outcomes(passed=1)
+
+
+def test_a_failing_assertion_shows_the_test_and_the_message_and_not_its_own_source(pytester):
+    pytester.makepyfile(
+        """
+        def test_it(mock_llm):
+            mock_llm.assert_called_with("missing")
+        """
+    )
+    printed = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").stdout.str()
+    assert "mock_llm.assert_called_with" in printed
+    assert "expected a call" in printed
+    assert "_differences" not in printed
+
+
+# Pages about commands: fields are named, and commands run as they stand ----------------------------------------------
+
+DOCS = ROOT / "docs"
+COMMANDS = (DOCS / "reference/commands.md").read_text()
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+BENCH_BLOCKS = blocks("guide/measure", "text")
+ROWS_BLOCKS = blocks("reference/rows", "console")
+PIECES = [*" ,;'#\\\t\u2028", "", '"', '""', "\n", "\r\n", "a word", "é", "漢字", "🙂", "=1+1"]
+"""Of texts that have all that a quoted value of CSV may have."""
+
+
+@pytest.fixture
+def shell(tmp_path, server):
+    """Start commands of a page in a folder of their own; killed at the end."""
+    (tmp_path / "batchclient").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m batchclient "$@"\n')
+    (tmp_path / "batchclient").chmod(0o755)
+    (tmp_path / "here").mkdir()
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started = []
+
+    def start(text):
+        program = ["bash", "-o", "pipefail", "-c", text.replace(ADDRESS, server.base_url)]
+        group = {"cwd": tmp_path / "here", "env": environment, "text": True, "start_new_session": True}
+        started.append(subprocess.Popen(program, **group, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def helped(cli, monkeypatch):
+    """Ask a command for its help; return its options and its commands."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def ask(*command):
+        options, _, commands = cli(*command, "--help").stdout.partition("Options:")[2].partition("Commands:")
+        there = set(re.findall(r"^  (?:-\w, )?(--[a-z0-9][a-z0-9-]+)", options, re.MULTILINE)) - {"--help"}
+        return there, sorted(re.findall(r"^  ([a-z]+) ", commands, re.MULTILINE))
+
+    return ask
+
+
+def section(heading):
+    """A section of the page of commands."""
+    return COMMANDS.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+
+
+def names_in(page, heading):
+    """The names in the first column of a section's table."""
+    table = page.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    return re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+
+
+# Blocks of consoles ------------------------------------------------------------------------------------------------------
+#
+# A block shows files with ``$ cat NAME``: those before a command are written, those after it are compared. The lines
+# after a command are parts of what it says, with ``…`` for anything; a program other than batchclient says exactly those.
+
+
+def is_like(shown, there):
+    """Whether a value is as the page shows it: ``…`` is any value, or any further fields."""
+    if shown == "…":
+        return True
+    if isinstance(shown, dict) and isinstance(there, dict):
+        names = shown.keys() - {"…"}
+        return ("…" in shown or names == there.keys()) and all(
+            name in there and is_like(shown[name], there[name]) for name in names
+        )
+    if isinstance(shown, list) and isinstance(there, list):
+        return len(shown) == len(there) and all(map(is_like, shown, there))
+    return shown == there
+
+
+def compare(shown, there):
+    if not shown.startswith("{"):
+        assert re.fullmatch(re.escape(shown).replace("…", ".*"), there), there
+        return
+    rows, found = ([json.loads(line) for line in text.splitlines()] for text in (shown, there))
+    assert len(rows) == len(found)
+    for row, other in zip(rows, found, strict=True):
+        assert is_like(row, other), (row, other)
+
+
+@pytest.fixture
+def run(cli, server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", server.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", server.model)
+    return lambda block: follow(block, cli)
+
+
+def follow(block, cli):
+    for step in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+        command, _, shown = step.partition("\n")
+        program, *given = shlex.split(command.replace("$PWD", str(Path.cwd())))
+        if program == "batchclient":
+            done = cli(*given)
+            for line in shown.splitlines():
+                assert re.search(re.escape(line).replace("…", ".*"), done.output), done.output
+        elif program == "export":
+            continue  # the fixture has done so
+        elif program == "cat" and len(given) == 1:
+            path = Path(given[0])
+            if path.exists():
+                compare(shown, path.read_text())
+            else:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(shown)
+        elif program == "python":
+            compare(shown, subprocess.run([sys.executable, *given], check=True, capture_output=True, text=True).stdout)
+        else:
+            subprocess.run(["bash", "-c", command], check=True)
+
+
+@pytest.mark.parametrize("block", ROWS_BLOCKS, ids=range(len(ROWS_BLOCKS)))
+def test_a_block_about_rows_goes_in_and_comes_out(run, block):
+    run(block)
+
+
+@pytest.mark.parametrize("page", ["map-a-file", "night-job"])
+def test_the_blocks_of_a_page_run_one_after_the_other(run, page):
+    for block in blocks(f"guide/{page}", "console"):
+        run(block)
+
+
+def test_the_quickstart(run):
+    first, again = blocks("guide/quickstart", "console")
+    run(first)
+    reviews = Path("reviews.csv").read_text()
+    Path("reviews.csv").write_text(reviews.replace("lamp,", "lamp,Broke after a week."))
+    run(again)
+
+
+# map -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(cli, server, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"id": "0", "text": "a"}, {"text": "word " * 40000}])
+    given = ("--base-url", server.base_url, "--prompt", "Say {text}", "--max-tokens", "4")
+    assert cli("map", source, "-o", tmp_path / "out.jsonl", *given).exit_code == 1
+    return tmp_path / "out.jsonl.journal"
+
+
+def test_the_commands_of_groups(helped):
+    assert sorted(name.split()[2] for name in names_in(COMMANDS, "## `batchclient job`")) == helped("job")[1]
+    assert sorted(name.split()[2] for name in names_in(COMMANDS, "## `batchclient dead`")) == helped("dead")[1]
+    named = re.findall(r"`batchclient metrics ([a-z]+)`", section("## `batchclient top`, `metrics`, `demo`"))
+    assert sorted(named) == helped("metrics")[1]
+    for command in helped("bench")[1]:
+        assert f"batchclient bench {command}" in " ".join(section("## `batchclient bench`").split())
+
+
+@pytest.mark.parametrize(
+    ("heading", "commands"),
+    [
+        ("## `batchclient bench`", [("bench", "compare")]),
+        ("## `batchclient dead`", [("dead", "list"), ("dead", "retry"), ("dead", "drop")]),
+        ("## `batchclient job`", [("job", "status"), ("job", "export")]),
+        ("## `batchclient top`, `metrics`, `demo`", [("top",), ("metrics", "rules"), ("metrics", "list")]),
+    ],
+)
+def test_the_options_of_commands_without_a_table(helped, heading, commands):
+    there = set().union(*(helped(*command)[0] for command in commands)) - {"--output"}
+    assert not {option for option in there if f"`{option}" not in section(heading)}
+
+
+def test_the_fields_of_the_status_and_of_an_export(cli, job):
+    assert names_in(COMMANDS, "### `status --json`") == list(json.loads(cli("job", "status", job, "--json").stdout))
+    lines = [json.loads(line) for line in cli("job", "export", job).stdout.splitlines()]
+    of_other_calls = {"embedding", "classification", "score", "ranking"}
+    assert (
+        set(names_in(COMMANDS, "### A line of `export`")) == {name for line in lines for name in line} | of_other_calls
+    )
+
+
+def test_the_loop_of_a_night_starts_a_killed_command_again(shell, server, cli, tmp_path):
+    out, part = tmp_path / "here" / "out.jsonl", tmp_path / "here" / "out.jsonl.part"
+    chosen = random.Random(7)
+    # A number ends each text: an empty one would fail, and equal ones share nothing here.
+    texts = ["".join(chosen.choices(PIECES, k=6)) + f" {number}" for number in range(1000)]
+    with (tmp_path / "here" / "in.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("id", "text"), *enumerate(texts)])
+    (loop,) = blocks("guide/night-job", "text")
+    assert "sleep 60" in loop
+    # So that it is not done before it is killed: all rows are some sixteen requests.
+    server.set_faults("stall,after=8")
+    process = shell(loop.replace("sleep 60", "sleep 0.01"))
+    wait_for(lambda: has_rows(part, 8))
+    # Whoever writes the journal is named in its lease.
+    os.kill(json.loads((tmp_path / "here" / "out.jsonl.journal.lease").read_text())["pid"], signal.SIGKILL)
+    server.set_faults()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Killed" in said
+    rows = read_rows(out)
+    assert [(row["id"], row["text"]) for row in rows] == [(str(number), text) for number, text in enumerate(texts)]
+    for row in rows:
+        assert row["completion"].startswith(prompt_digest(f"Name the language: {row['text']}")), row
+    status = json.loads(cli("job", "status", f"{out}.journal", "--json").stdout)["run"]
+    assert (status["read"], status["answered"] + status["reused"], status["failed"]) == (1000, 1000, 0)
+    assert status["reused"] > 0
+
+
+# bench -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tmp_path):
+    """The command of the first look, with a shorter measurement; the port is a free one."""
+    (first,) = [block for block in BENCH_BLOCKS if "--quick" in block]
+    command = shlex.split(first.replace(ADDRESS, server.base_url))
+    assert command.pop(0) == "batchclient"
+    shorter = ["--for", "0.2", "--warm-up", "0.1", "--output-tokens", "4", "--concurrency", "8"]
+    done = cli(*command, *shorter, "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.stderr
+    # On a busy machine every cell may have measured the client, and the answer says so.
+    assert "suggested: BatchClient(…" in done.stdout or "too busy to measure the server" in done.stdout
+    told = json.loads((tmp_path / "r.json").read_text())
+    of_bench = section("## `batchclient bench`")
+    fields = re.findall(r"`([a-z_0-9]+)`", " ".join(re.findall(r"^\| (`.*?) \|", of_bench, re.M)))
+    measured = told["measurements"][0]
+    assert set(fields) >= measured.keys() | measured["setting"].keys()
+    for name in told:
+        assert f"`{name}`" in of_bench
+
+
+def test_the_commands_of_the_page_about_measuring_are_right(cli, tmp_path, monkeypatch):
+    """Up to the server, which is not there; ``compare`` has no reports."""
+    monkeypatch.chdir(tmp_path)
+    write_rows(Path("in.jsonl"), [{"text": "a fine day"}])
+    for block in BENCH_BLOCKS:
+        command = shlex.split(block.replace("\\\n", "").replace(ADDRESS, "http://127.0.0.1:9/v1"))[1:]
+        told = cli(*command)
+        assert "before.json: No such file" in told.stderr if "compare" in command else told.exit_code == 5, told.stderr
+
+
+# Redis -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_names_for_python():
+    module = pytest.importorskip("batchclient.integrations.redis")
+    *_, paragraph = section("## `batchclient work`").strip().split("\n\n")
+    assert set(re.findall(r"`(\w+)`", paragraph)) - {"decode_responses"} == set(module.__all__)

@@ -18,7 +18,6 @@ import pytest
 from batchclient import BatchClient
 from batchclient.cli import _run as run_module
 from batchclient.cli._progress import JobProgress
-from batchclient.jobs.statuses import Status, of_signal
 from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import COMMAND, free_port, has_rows, read_rows, rows_of, wait_for, write_rows
@@ -427,16 +426,3 @@ def test_without_a_terminal_there_is_a_line_a_minute(cli_map, tmp_path, out, ser
         r"5 rows to .* in [\d.]+ s, \d+ rows/s, requests sent: 5, tokens: \d+ in, \d+ out; failed: 1", summary
     )
     assert re.match(r"  1 DeadlineExceeded, such as line \d: ", error)
-
-
-def test_the_table_of_the_docs_has_every_status(repository=os.path.join(os.path.dirname(__file__), "..", "..")):
-    with open(os.path.join(repository, "docs", "reference", "commands.md"), encoding="utf-8") as page:
-        documented = {
-            int(number)
-            for number in re.findall(
-                r"^\| (\d+) \|", page.read().partition("## Exit statuses")[2].partition("\n## ")[0], re.M
-            )
-        }
-    signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    assert documented == {*map(int, Status)} | signals
-    assert json.dumps(Status.OK) == "0"

@@ -1,8 +1,6 @@
 """The table of checks: facts in, findings out."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -58,12 +56,8 @@ def test_a_good_server_has_no_finding_and_no_open_question():
     assert (report.findings, report.unknown, report.works) == ((), (), True)
 
 
-def test_each_check_has_a_case_and_a_row_of_the_reference():
+def test_each_check_has_a_case():
     assert [check.__name__.replace("_", "-") for check in CHECKS] == list(CASES)
-    page = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text()
-    section = page.partition("\n## `batchclient doctor`\n")[2].partition("\n## ")[0].partition("| finding |")[2]
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)
-    assert sorted(rows) == sorted(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from batchclient import Batching, ConfigError
-from batchclient.openai import AsyncOpenAI, OpenAI, _sharing
+from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.fakes.raw import RawServer, response, says
 
@@ -201,12 +201,6 @@ async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):
         "none of the first 100 calls shared a request; 95 of them: no company (make calls at the same time, with equal "
         'parameters, through one client); see "Why calls go alone" in the documentation'
     ]
-
-
-def test_the_words_of_the_way_out_are_of_reasons_and_the_page_has_the_place():
-    page = ROOT / "docs/reference/drop-in.md"
-    assert all(f"`{reason}`" in page.read_text() for reason in _sharing.WAYS_OUT)
-    assert f"## {_sharing.SECTION}\n" in page.read_text()
 
 
 async def test_nothing_is_told_where_some_shared(caplog):

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -209,14 +208,6 @@ def test_a_class_names_each_of_its_own_fields_in_its_docstring(name):
     """The docstrings say which server has a field."""
     described = " ".join(base.__doc__ or "" for base in vars(params).values() if isinstance(base, type))
     assert not {field for field in keys_of(name) if f"``{field}``" not in described} - MAP_ARGUMENTS - OF_TEXTS
-
-
-def test_the_reference_says_which_servers_have_a_parameter_with_a_type():
-    page = (Path(__file__).parents[2] / "docs/reference/client.md").read_text()
-    table = page.partition("| parameters with a type |")[2].partition("\n\n")[0]
-    named = {name for row in table.splitlines() for name in re.findall("`([a-z_]+)`", row.rpartition(" | ")[2])}
-    calls = [name for name in params.__all__ if not name.endswith("MapParams") and name != "StructuredOutputs"]
-    assert named == set().union(*map(keys_of, calls))
 
 
 def test_no_class_has_an_argument_of_the_methods():
