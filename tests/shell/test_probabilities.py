@@ -257,3 +257,11 @@ async def test_a_server_that_is_not_known_to_tell_them_is_asked_nothing(dialect)
         with pytest.raises(ConfigError, match="as vLLM does"):
             await client.complete("x", labels=LABELS, probabilities=True)
     assert not model.server.sent
+
+
+async def test_a_map_on_a_server_that_tells_no_probabilities_is_refused_whole():
+    server = ScriptedTransport()
+    async with make_client(server, dialect="tgi") as client:
+        with pytest.raises(ConfigError, match="a tgi server does not tell the probabilities of labels") as refused:
+            await client.batch_map(["x", "y"], "{}", labels=["a", "b"], probabilities=True, return_exceptions=True)
+        assert refused.value.field == "probabilities"

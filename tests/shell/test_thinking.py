@@ -279,8 +279,10 @@ async def test_a_server_without_any_way_is_sent_nothing(dialect):
             with pytest.raises(ConfigError, match="has no field for thinking_tokens"):
                 await call
         assert server.bodies == []
-        rows = await client.batch_map(["Why?"], "{}", max_tokens=5, thinking_tokens=20, return_exceptions=True)
-        assert isinstance(rows[0], ConfigError) and server.bodies == []
+        # A map is refused whole: it is not its rows that are wrong.
+        with pytest.raises(ConfigError, match="has no field for thinking_tokens"):
+            await client.batch_map(["Why?"], "{}", max_tokens=5, thinking_tokens=20, return_exceptions=True)
+        assert server.bodies == []
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,12 @@ from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
     from batchclient._calls.make import CallMaker
+    from batchclient._core.messages import Shape
     from batchclient._shell.runner import Runner
+    from batchclient._shell.servers import Servers
+    from batchclient.dialects._dialect import Dialect
 
-__all__ = ["Thinking"]
+__all__ = ["Thinking", "check_servers"]
 
 _LEAST_BOUND = 8
 _BOUNDS = ("max_completion_tokens", "max_tokens")
@@ -119,11 +122,7 @@ class Thinking:
                 self._begin_parts(lacking[0].name, budgets[0].advice if budgets[0] is not None else "")
                 return
         if lacking and len(lacking) == len(servers):
-            name = "a server that is not known" if lacking[0].is_assumed else f"a {lacking[0].name} server"
-            why = f"{name} has no field for thinking_tokens with {shape.kind.value} calls"
-            advice = f"{why}, and cannot go on with an answer" if budgets[0] is None else f"{why}; {budgets[0].advice}"
-            hint = "; give dialect=… if you know it" if lacking[0].is_assumed else ""
-            self._refuse(f"{advice}{hint}; nothing was sent")
+            self._refuse(f"{_no_budget(lacking[0], shape.kind)}; nothing was sent")
         elif shape.to_caller:
             # Its pieces go to the caller's own waiter.
             del self._runner.thinking[call]
@@ -325,3 +324,28 @@ class Thinking:
 
 def _ignore(_answer: Any) -> None:
     pass
+
+
+def _no_budget(dialect: Dialect, kind: Kind) -> str:
+    """Say that a server has no field for a budget, and what helps there."""
+    budget, name = dialect.budget(kind), f"a {dialect.name} server"
+    if dialect.is_assumed:
+        name = "a server that is not known"
+    why = f"{name} has no field for thinking_tokens with {kind.value} calls"
+    advice = f"{why}, and cannot go on with an answer" if budget is None else f"{why}; {budget.advice}"
+    return advice + ("; give dialect=… if you know it" if dialect.is_assumed else "")
+
+
+def check_servers(servers: Servers, shape: Shape) -> None:
+    """Check that a map's calls have a way to keep their budget: as completions, or as chats.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    for kind in (shape.kind, Kind.COMPLETION, Kind.CHAT):
+        lacking = servers.without_budget(replace(shape, kind=kind))
+        budgets = [dialect.budget(kind) for dialect in lacking]
+        if len(lacking) < len(servers) or all(budget is not None and budget.goes_on for budget in budgets):
+            return
+    dialect = servers.without_budget(shape)[0]
+    raise ConfigError(f"{_no_budget(dialect, shape.kind)}; nothing was sent", field="thinking_tokens")

@@ -247,7 +247,8 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
     if job.response_model is not None:
         fields = structured().demand(job.response_model, fields)
     job.repair.check(fields, job.response_model)
-    has_labels = field_of(fields, "labels") is not None
+    words = ("labels", "thinking_tokens")
+    needs_servers = bool(job.repair.truncated) or any(field_of(fields, word) is not None for word in words)
     is_table = documents is not job.docs or getattr(job.docs, "is_table", False)
     read = job.reader(is_table=is_table)
     check = partial(_check_calls, engine, job, kind, fields)
@@ -273,7 +274,7 @@ def make_map(engine: Engine, job: MapJob) -> Map[Any]:
         engine.start,
         (lambda: times * _look_ahead(engine) + more_ahead) if look_ahead is None else (lambda: look_ahead),
         ordered=job.ordered,
-        prepare=partial(_prepare, engine, job) if job.model is None or job.repair.truncated or has_labels else None,
+        prepare=partial(_prepare, engine, job, check) if needs_servers or job.model is None else None,
         journaled=journaled,
         repairs=Repairs(job.repair, partial(_make_again, engine)),
         fail_if=bounds,
@@ -369,8 +370,12 @@ def _requests_of(
     return make_request
 
 
-async def _prepare(engine: Engine, job: MapJob, runner: Runner) -> None:
-    """Ask the servers what the first row needs to know."""
+async def _prepare(engine: Engine, job: MapJob, check: Callable[[], Shape], runner: Runner) -> None:
+    """Ask the servers what the first row needs to know.
+
+    Raises:
+        ConfigError: no row could be answered as the job says.
+    """
     # A row's time runs from its grant. Before the first row the same time bounds the question.
     try:
         if job.model is None:
@@ -379,10 +384,19 @@ async def _prepare(engine: Engine, job: MapJob, runner: Runner) -> None:
         # The servers have several; rows may name their own. Those that do not, fail.
         if job.is_function:
             raise
-    if job.repair.truncated or field_of(job.params, "labels") is not None:
+    thinks, has_labels = (field_of(job.params, word) is not None for word in ("thinking_tokens", "labels"))
+    if job.repair.truncated or has_labels or thinks:
         # A chat that was cut off goes on only where its server is known, also the first; and only
         # there labels are asked for in the server's words.
         await engine.know_servers(runner)
+    if thinks:
+        from batchclient._calls import thinking  # few maps have a budget
+
+        thinking.check_servers(runner.servers, check())
+    if has_labels and field_of(job.params, "probabilities"):
+        from batchclient._client import probabilities  # few maps ask for them
+
+        probabilities.check_servers(runner.servers)
 
 
 def _make_again(engine: Engine, request: Request, item: Any, fields: dict[str, Any]) -> Request:

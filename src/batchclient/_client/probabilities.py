@@ -43,8 +43,9 @@ from batchclient.types import Choice, Completion, Usage
 
 if TYPE_CHECKING:
     from batchclient._calls.make import CallMaker
+    from batchclient._shell.servers import Servers
 
-__all__ = ["Ways", "ask", "asker_of"]
+__all__ = ["Ways", "ask", "asker_of", "check_servers"]
 
 _Key = tuple[Any, ...]
 _MOST_IDS = 128
@@ -340,15 +341,26 @@ def _fail(ways: Ways, key: _Key, error: BatchClientError) -> None:
             asked.waiter.set_exception(copy_of(error))
 
 
+def check_servers(servers: Servers) -> None:
+    """Check that all servers tell the probabilities of labels.
+
+    Raises:
+        ConfigError: one is not known to.
+    """
+    lacking = next((server.dialect for server in servers.values() if not server.dialect.tells_labels), None)
+    if lacking is not None:
+        name = "a server that is not known" if lacking.is_assumed else f"a {lacking.name} server"
+        message = f"{name} does not tell the probabilities of labels, as vLLM does; leave probabilities out"
+        raise ConfigError(message, field=PROBABILITIES)
+
+
 async def _find(engine: Asking, call: Call) -> _Way:
     """Ask the server's tokenizer how the labels begin, and try what it says."""
     runner = engine.start()
     if call.model is None:
         await engine.find_model(runner)
     await engine.know_servers(runner)
-    if not runner.servers.tells_labels:
-        message = "a server is not known to tell the probabilities of labels, as vLLM does; leave probabilities out"
-        raise ConfigError(message, field=PROBABILITIES)
+    check_servers(runner.servers)
     labels: tuple[str, ...] = tuple(field_of(call.params, LABELS))
     is_chat = call.kind is Kind.CHAT
     blank = not is_chat and _asks_for_blank(call.item)

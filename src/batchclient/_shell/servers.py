@@ -232,11 +232,6 @@ class Servers(dict[int, Server]):
         """Return the dialects of the servers that have no field for a call's ``thinking_tokens``."""
         return [server.dialect for server in self.values() if not server.dialect.takes_budget(shape)]
 
-    @property
-    def tells_labels(self) -> bool:
-        """Whether, as far as known, every server tells the probabilities of labels."""
-        return all(server.dialect.tells_labels for server in self.values())
-
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
         known, and to an HTML page the page's place.
