@@ -180,7 +180,7 @@ async def test_where_the_thinking_has_ended_the_answer_goes_on_with_what_is_left
     async with one_by_one(server) as client:
         answer = await client.complete("Why?", max_tokens=5, thinking_tokens=8)
         # Eight tokens: the two tags, four thoughts, two words.
-        assert [body["max_tokens"] for body in server.bodies] == [15, 8, 7]
+        assert [body["max_tokens"] for body in server.bodies] == [15, 8, 5]
         assert answer.text == "<think> t t t t</think> The answer is 42."
         assert answer.usage.completion_tokens == 11
         short = Thinker(thoughts=1)
@@ -195,6 +195,52 @@ async def test_a_completion_that_does_not_think_is_closed_by_no_tag():
         answer = await client.complete("Why?", max_tokens=12, thinking_tokens=0)
         assert answer.text == " The answer is 42."
         assert answer.usage.reasoning_tokens == 0
+
+
+async def test_a_chat_that_shows_no_thinking_goes_on_without_a_tag_and_within_max_tokens():
+    server = Thinker(tag="", answer=[*ANSWER, " Or", " 43", ".", " Or", " 44", "."])
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=10, thinking_tokens=8)
+        assert [body["max_tokens"] for body in server.bodies] == [20, 8, 2]
+        assert answer.text == " The answer is 42. Or 43. Or 44"
+        assert (answer.usage.completion_tokens, answer.usage.reasoning_tokens, answer.health) == (10, 0, "truncated")
+        within = await client.chat(user(), max_tokens=8, thinking_tokens=8)
+        assert (len(server.bodies), within.text) == (4, " The answer is 42. Or 43.")
+
+
+async def test_a_small_budget_is_eight_tokens_and_leaves_the_answer_whole():
+    server = Thinker()
+    async with one_by_one(server) as client:
+        answer = await client.complete("Why?", max_tokens=5, thinking_tokens=2)
+        assert [body["max_tokens"] for body in server.bodies] == [9, 8, 5]
+        assert answer.text == "<think>" + " t" * 7 + "\n</think>\n\n The answer is 42."
+
+
+@pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
+async def test_a_chat_that_is_told_not_to_think_is_one_request_for_max_tokens(switch):
+    server = Thinker(tag="", answer=[*ANSWER, " Or", " 43", "."])
+    async with one_by_one(server) as client:
+        kwargs = {switch: False}
+        answer = await client.chat(user(), max_tokens=6, thinking_tokens=2, chat_template_kwargs=kwargs)
+        assert (answer.text, answer.health) == (" The answer is 42. Or", "truncated")
+        _, sent = server.bodies
+        assert (sent["max_tokens"], sent["chat_template_kwargs"]) == (6, kwargs)
+
+
+async def test_a_thinking_that_a_template_has_begun_shows_at_its_end():
+    server = Thinker(tag="", answer=[*[" t"] * 9, "</think>", *ANSWER])
+    async with one_by_one(server) as client:
+        answer = await client.chat(user(), max_tokens=20, thinking_tokens=8)
+        assert (answer.text, answer.usage.reasoning_tokens) == (" t" * 9 + "</think> The answer is 42.", 7)
+
+
+async def test_a_chat_that_goes_on_amid_a_thinking_is_closed_by_its_tag():
+    server = Thinker()
+    begun = [*user(), {"role": "assistant", "content": "<think>\n"}]
+    going_on = {"continue_final_message": True, "add_generation_prompt": False}
+    async with one_by_one(server) as client:
+        answer = await client.chat(begun, max_tokens=5, thinking_tokens=20, **going_on)
+        assert answer.text == " t" * 20 + "\n</think>\n\n The answer is 42."
 
 
 async def test_no_thinking_at_all_is_the_templates_switch_and_costs_no_second_request():

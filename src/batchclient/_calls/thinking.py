@@ -5,7 +5,11 @@ Rules:
 - Where a server has a field, the call is one request, and the dialect writes the field.
 - Elsewhere the answer is asked for with the budget as its bound. Where the model still thinks then,
   its thinking is closed by its own tag, and the answer goes on from there with its own bound. If
-  the thinking had ended, the answer goes on with what is left. The parts are one answer.
+  the thinking had ended, the answer goes on with what is left, ``max_tokens`` at most. The parts
+  are one answer.
+- Where nothing shows that the model thinks, no tag is written into its answer. Token ids show
+  nothing: they count as thinking.
+- A chat whose template is told not to think is one request for ``max_tokens``.
 - So a call's requests have at most ``thinking_tokens`` and ``max_tokens`` together, in both ways. A
   tag may be several tokens: the first request is for eight, at least.
 - A refusal of the field (vLLM without ``--reasoning-parser``) is learnt by the endpoint's dialect,
@@ -27,7 +31,16 @@ from batchclient._calls.call import Call
 from batchclient._calls.going_on import add_bound, continued, joined, kept, unfit
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Submitted
-from batchclient.dialects._thinking import NO_BUDGET, TAGS, reasoning_tokens, split, tag_of
+from batchclient.dialects._thinking import (
+    NO_BUDGET,
+    TAGS,
+    is_kept,
+    opened_by,
+    reasoning_tokens,
+    room_for,
+    split,
+    tag_of,
+)
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.health import CUT_OFF, reasoning_in
 from batchclient.types import Choice, Completion
@@ -71,6 +84,8 @@ class Thinking:
         self._was_refused = False
         self._begun: Completion | None = None
         """The first part of an answer in parts."""
+        self._opened = call.shape.opened
+        """The tag by which the input has begun to think; empty: none."""
         self._closing = ""
         """What was written after it."""
         self._reasoning: int | None = None
@@ -151,9 +166,16 @@ class Thinking:
             return
         if shape.counted:
             fields["return_token_ids"] = True
+        item = loads(self._call.prompt)
+        if shape.kind is Kind.CHAT and is_kept(fields):
+            self._ask(item, fields, self._finish)
+            return
+        if shape.kind is Kind.CHAT and fields.get("continue_final_message") and item:
+            begun = item[-1].get("content")
+            self._opened = opened_by(begun) if isinstance(begun, str) else ""
         names = [each for each in _BOUNDS if fields.get(each) is not None]
         add_bound(fields, names, max(_LEAST_BOUND, shape.thinking_tokens or 0), 0)
-        self._ask(loads(self._call.prompt), fields, self._go_on)
+        self._ask(item, fields, self._go_on)
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = loads(self._call.shape.body)
@@ -188,20 +210,23 @@ class Thinking:
         """Take in the part up to the budget."""
         call, (choice,) = self._call, answer.choices
         shape, fields = call.shape, self._fields()
-        _, _, has_ended = split(choice, shape.opened)
-        # The template of a chat may have begun to think, and of ids nobody here knows.
-        is_open = has_ended is False or (has_ended is None and (shape.kind is Kind.CHAT or shape.counted))
+        _, _, has_ended = split(choice, self._opened)
+        # Of ids nobody here knows.
+        is_open = has_ended is False or (has_ended is None and shape.counted)
         made = answer.output_tokens or max(_LEAST_BOUND, shape.thinking_tokens or 0)
-        self._reasoning = made if is_open else reasoning_tokens(answer, shape.opened) or 0
+        self._reasoning = made if is_open else reasoning_tokens(answer, self._opened) or 0
         # What is asked for once the thinking is closed is the answer alone.
-        left = None if is_open or shape.max_output_tokens is None else shape.max_output_tokens - made
+        left, bound = None, shape.max_output_tokens
+        if bound is not None and not is_open:
+            longest = bound - room_for(shape.thinking_tokens or 0)
+            left = min(bound - made, longest) if self._reasoning else longest - made
         if choice.finish_reason not in CUT_OFF or (left is not None and left <= 0):
             self._finish(answer)
             return
         self._runner.parts[answer.health] += 1
         self._begun = answer
         if is_open:
-            self._closing = f"\n{TAGS[tag_of(choice, shape.opened)]}\n\n"
+            self._closing = f"\n{TAGS[tag_of(choice, self._opened)]}\n\n"
         names = [each for each in _BOUNDS if fields.get(each) is not None]
         if left is not None:
             add_bound(fields, names, left, made)
@@ -268,6 +293,9 @@ class Thinking:
             closing = self._calls.closings.get((shape.model, self._closing), ())
             ids = (*(begun.token_ids or ()), *closing, *(ended.token_ids or ()))
         whole = joined(self._begun, answer, text, message, ids)
+        if not self._closing:
+            # Thinking that a template has begun shows at its end alone.
+            self._reasoning = reasoning_tokens(whole, self._opened) or 0
         # The core has counted the second part as the answer, perhaps as nothing but reasoning.
         self._runner.parts[answer.health] += 1
         self._runner.parts[whole.health] -= 1

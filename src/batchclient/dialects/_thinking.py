@@ -27,7 +27,7 @@ Facts, from the servers' sources; vLLM and llama.cpp were seen running:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,7 @@ __all__ = [
     "TRTLLM_BUDGETS",
     "VLLM_BUDGETS",
     "Budget",
+    "is_kept",
     "opened_by",
     "reasoning_tokens",
     "room_for",
@@ -176,6 +177,13 @@ def with_budget(shape: Shape, budget: Budget, *, has_field: bool, tag: str) -> S
     # One bound of the thinking, its tags and the answer, as it was planned for.
     fields |= {name: bound for name in _BOUNDS if fields.get(name) is not None}
     return replace(shape, body=canonical(fields), max_output_tokens=bound)
+
+
+def is_kept(fields: Mapping[str, Any]) -> bool:
+    """Whether the template of a chat with these fields is told that the model is not to think."""
+    switches = fields.get("chat_template_kwargs")
+    said = [switches.get(name) for name in NOT_AT_ALL] if isinstance(switches, Mapping) else []
+    return False in said and True not in said
 
 
 def opened_by(prompt: str) -> str:
