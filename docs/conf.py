@@ -86,6 +86,14 @@ def told_before(app, what: str, name: str, obj: object, skip: bool, options) -> 
     return TOLD.setdefault(id(obj), app.env.temp_data["autodoc:module"]) != app.env.temp_data["autodoc:module"]
 
 
+def by_public_name(app, env, node, shown):
+    """Link a class that an annotation names by the module that defines it."""
+    if node.get("refdomain") != "py" or not node["reftarget"].startswith("batchclient."):
+        return None
+    public = "batchclient." + node["reftarget"].rpartition(".")[2]
+    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, node["reftype"], public, node, shown)
+
+
 def redirect(app, error) -> None:
     """Write a page in each place that ``moved.toml`` names, which leads to where its text is now."""
     old_pages: dict[str, dict[str, str]] = defaultdict(dict)
@@ -105,4 +113,5 @@ def setup(app) -> None:
     app.connect("include-read", lambda _app, path, _docname, source: read(DOCS / path, source))
     app.connect("autodoc-process-docstring", first_paragraph)
     app.connect("autodoc-skip-member", told_before)
+    app.connect("missing-reference", by_public_name)
     app.connect("build-finished", redirect)

@@ -6,8 +6,8 @@ scores TEI and others) share. A call takes the other names that one server is kn
 without a type. Any name beside these is refused, and the error has the nearest one;
 ``extra_body`` carries it.
 
-Each class lists its fields by the servers that read them; a server ignores most fields that it does
-not know. Every field may be ``None``, which the servers read as absent.
+Each class says which servers read its fields; a server ignores most fields that it does not know.
+Every field may be ``None``, which the servers read as absent.
 
 Sources: OpenAI's API reference; vLLM 0.32 ``entrypoints/openai/*/protocol.py``,
 ``entrypoints/pooling/*/protocol.py`` and ``serve/tokenize/protocol.py``, with the older names
@@ -91,16 +91,42 @@ class _Common(TypedDict, total=False):
 
 
 class _Sampling(_Common, total=False):
-    """The parameters of completions, chats and likelihoods alike.
+    """The parameters of completions, chats and likelihoods alike, beside those of every call.
 
-    - All servers: ``temperature``, ``top_p``, ``seed``, ``stop``, ``frequency_penalty``.
-    - OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve: ``presence_penalty``, ``logit_bias``,
-      ``response_format``; ``service_tier`` (OpenAI).
-    - vLLM, SGLang, llama.cpp, trtllm-serve: ``top_k``, ``min_p``, ``ignore_eos``.
-    - vLLM, SGLang, TGI, trtllm-serve: ``repetition_penalty`` (llama.cpp: ``repeat_penalty``).
-    - vLLM, SGLang: ``stop_token_ids``, ``skip_special_tokens``, ``min_tokens``,
-      ``return_token_ids``, ``session_id``; SGLang, llama.cpp: ``json_schema``.
-    - vLLM: ``structured_outputs``.
+    All servers:
+
+    - ``temperature``: 0 to 2; 0 takes the likeliest token each time.
+    - ``top_p``: above 0 to 1; chooses among the likeliest tokens that have this probability
+      together.
+    - ``seed``: of the random choices.
+    - ``stop``: a text or several before which the answer ends.
+    - ``frequency_penalty``: -2 to 2; the more often a token has come, the less likely it is.
+
+    OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve:
+
+    - ``presence_penalty``: -2 to 2; a token that has come is less likely.
+    - ``logit_bias``: by token id, -100 to 100, added to the token's logit.
+    - ``response_format``: the form of the answer, such as a JSON schema.
+    - ``service_tier`` (OpenAI alone): which of OpenAI's services answers.
+
+    vLLM, SGLang, llama.cpp, trtllm-serve:
+
+    - ``top_k``: chooses among so many likeliest tokens.
+    - ``min_p``: 0 to 1; chooses among tokens with this share of the likeliest one's probability.
+    - ``ignore_eos``: true: the answer goes on to ``max_tokens``.
+    - ``repetition_penalty`` (TGI too; llama.cpp: ``repeat_penalty``): above 0; 1 is none; above 1
+      tokens that have come, also in the prompt, are less likely.
+
+    vLLM, SGLang:
+
+    - ``stop_token_ids``: tokens that end the answer.
+    - ``skip_special_tokens``: whether the text leaves out special tokens; the server's default is
+      true.
+    - ``min_tokens``: the answer does not end before so many tokens.
+    - ``return_token_ids``: true: the ids of prompt and answer come with the answer.
+    - ``session_id``: the conversation's name, for the server.
+    - ``json_schema`` (SGLang, llama.cpp): a schema that the answer fits.
+    - ``structured_outputs`` (vLLM): another form of the answer: see ``StructuredOutputs``.
     """
 
     temperature: float | None
@@ -126,25 +152,38 @@ class _Sampling(_Common, total=False):
 
 
 class LikelihoodParams(_Sampling, total=False):
-    """The parameters of ``log_likelihood``: those of sampling.
+    """The parameters of ``log_likelihood``: those of sampling (``_Sampling``).
 
     ``log_likelihood`` itself sets the length, ``n``, ``echo`` and ``logprobs``.
     """
 
 
 class CompletionParams(LikelihoodParams, total=False):
-    """The parameters of ``complete``: those above, and the following ones.
+    """The parameters of ``complete``: those of sampling (``_Sampling``), and the following ones.
 
-    - All servers: ``max_tokens``; 16 where neither call nor server says another length.
-    - OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve: ``n``; ``logprobs``, a number of alternatives;
-      ``echo``, ``suffix``, ``best_of``, where the server has them.
-    - None: ``runaway``, the client's own. True: an answer that runs into a loop ends there.
-    - None: ``expected_tokens``, the client's own: how long the answer will be. It decides when the
-      call goes, and nothing about the answer.
-    - Each by its own name: ``thinking_tokens``, a bound on the reasoning before the answer;
-      ``max_tokens`` bounds the answer alone then, and has to be given.
-    - None: ``labels``, the client's own: the answer is one of these texts, ``answer.label``; and
-      ``probabilities``: true: with the probability of each.
+    All servers:
+
+    - ``max_tokens``: tokens of the answer, at most; 16 where neither call nor server says another
+      length.
+    - ``thinking_tokens``, to each by its own name: tokens of the reasoning before the answer, at
+      most; ``max_tokens`` bounds the answer alone then, and has to be given.
+
+    OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve, each where the server has it:
+
+    - ``n``: answers to the prompt.
+    - ``logprobs``: alternatives for each token that come with their natural logarithms of
+      probability.
+    - ``echo``: true: the prompt stands before the answer.
+    - ``suffix``: the text that will follow the answer.
+    - ``best_of``: answers that are generated, of which the best ``n`` come.
+
+    The client's own, which no server is sent:
+
+    - ``runaway``: true: an answer that runs into a loop ends there.
+    - ``expected_tokens``: how long the answer will be, tokens. It decides when the call goes, and
+      nothing about the answer.
+    - ``labels``: the answer is one of these texts, ``answer.label``.
+    - ``probabilities``: true: with the probability of each label.
     """
 
     max_tokens: int | None
@@ -161,20 +200,44 @@ class CompletionParams(LikelihoodParams, total=False):
 
 
 class ChatParams(_Sampling, total=False):
-    """The parameters of ``chat``: those of sampling, and the following ones.
+    """The parameters of ``chat``: those of sampling (``_Sampling``), and the following ones.
 
-    - All servers: ``max_tokens``, ``logprobs`` (true or false), ``top_logprobs``, ``tools``,
-      ``tool_choice``.
-    - OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve: ``max_completion_tokens``, ``n``,
-      ``parallel_tool_calls``, ``reasoning_effort``; OpenAI: ``functions``, ``function_call``,
-      ``modalities``, ``audio``, ``prediction``, ``store``, ``verbosity``, ``web_search_options``,
-      ``moderation``, ``prompt_cache_key``, ``prompt_cache_options``, ``prompt_cache_retention``,
-      ``safety_identifier``.
-    - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too),
-      ``add_generation_prompt``, ``continue_final_message``.
-    - None: ``runaway``, ``expected_tokens``, ``labels`` and ``probabilities``, as for ``complete``.
-    - Each by its own name: ``thinking_tokens``, as for ``complete``; ``max_tokens`` may be left
-      out.
+    All servers:
+
+    - ``max_tokens``: tokens of the answer, at most.
+    - ``thinking_tokens``: as for ``complete``; ``max_tokens`` may be left out.
+    - ``logprobs``: true: each token comes with the natural logarithm of its probability.
+    - ``top_logprobs``: alternatives for each token that come likewise.
+    - ``tools``: functions that the model may ask for.
+    - ``tool_choice``: whether it may, must or must not, or which one it must.
+
+    OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve:
+
+    - ``max_completion_tokens``: as ``max_tokens``, and before it.
+    - ``n``: answers to the conversation.
+    - ``parallel_tool_calls``: whether an answer may ask for several tools.
+    - ``reasoning_effort``: how much the model thinks, in a word.
+
+    OpenAI:
+
+    - ``functions``, ``function_call``: older forms of ``tools`` and ``tool_choice``.
+    - ``modalities``, ``audio``: text or speech, and the speech's voice and format.
+    - ``prediction``: a text that the answer will mostly repeat.
+    - ``verbosity``: how long the answer is, in a word.
+    - ``web_search_options``, ``moderation``: of its search, and of its checks.
+    - ``store``: whether OpenAI keeps the answer.
+    - ``prompt_cache_key``, ``prompt_cache_options``, ``prompt_cache_retention``: which cache the
+      prompt's beginning is in, and for how long.
+    - ``safety_identifier``: a lasting name of the user, such as a hash.
+
+    vLLM, SGLang, trtllm-serve:
+
+    - ``chat_template_kwargs`` (llama.cpp too): variables of the model's template.
+    - ``add_generation_prompt``: whether the template begins an answer after the messages.
+    - ``continue_final_message``: true: the answer goes on with the last message.
+
+    The client's own: ``runaway``, ``expected_tokens``, ``labels`` and ``probabilities``, as for
+    ``complete``.
     """
 
     max_tokens: int | None
@@ -227,10 +290,15 @@ class ChatStreamParams(ChatParams, _Streamed, total=False):
 
 
 class _Pooled(_Common, total=False):
-    """The parameters of vectors, scores, ranks and classes alike.
+    """The parameters of vectors, scores, ranks and classes alike, beside those of every call.
 
-    - vLLM: ``truncate_prompt_tokens``, ``truncation_side``, ``add_special_tokens``.
-    - TEI: ``truncate`` (Cohere, NVIDIA NIM: as a word); vLLM before 0.11, TEI: ``normalize``.
+    - ``truncate_prompt_tokens`` (vLLM): tokens that are kept of a longer text; -1: as many as the
+      model takes.
+    - ``truncation_side`` (vLLM): the end at which a longer text is cut.
+    - ``add_special_tokens`` (vLLM): whether the tokenizer adds the model's special tokens.
+    - ``truncate`` (TEI; Cohere, NVIDIA NIM: as a word): whether a text that is too long is cut,
+      instead of being refused.
+    - ``normalize`` (vLLM before 0.11, TEI): whether vectors have the length 1.
     """
 
     truncate_prompt_tokens: int | None
@@ -241,10 +309,11 @@ class _Pooled(_Common, total=False):
 
 
 class EmbeddingParams(_Pooled, total=False):
-    """The parameters of ``embed``: those of pooling, and the following ones.
+    """The parameters of ``embed``: those of pooling (``_Pooled``), and the following ones.
 
-    - OpenAI, vLLM, SGLang, TEI: ``dimensions``, ``encoding_format``.
-    - Gateways: ``instruction``, ``instruct``.
+    - ``dimensions`` (OpenAI, vLLM, SGLang, TEI): numbers of a vector.
+    - ``encoding_format`` (the same): how a vector travels; by default the client chooses.
+    - ``instruction``, ``instruct`` (gateways): what the vectors are for.
     """
 
     dimensions: int | None
@@ -254,16 +323,20 @@ class EmbeddingParams(_Pooled, total=False):
 
 
 class ClassificationParams(_Pooled, total=False):
-    """The parameters of ``classify``: those of pooling, and ``raw_scores`` (TEI)."""
+    """The parameters of ``classify``: those of pooling (``_Pooled``), and the following one.
+
+    - ``raw_scores`` (TEI): true: logits in place of probabilities.
+    """
 
     raw_scores: bool | None
 
 
 class ScoreParams(_Pooled, total=False):
-    """The parameters of ``score`` and ``rerank``: those of pooling, and the following ones.
+    """The parameters of ``score`` and ``rerank``: those of pooling (``_Pooled``), and these.
 
-    - vLLM: ``instruction``; SGLang, gateways: ``instruct``; TEI: ``raw_scores``.
-    - SGLang, Cohere, Jina: ``return_documents``.
+    - ``instruction`` (vLLM), ``instruct`` (SGLang, gateways): what a fitting document is.
+    - ``raw_scores`` (TEI): true: logits in place of probabilities.
+    - ``return_documents`` (SGLang, Cohere, Jina): whether the server sends the documents back.
     """
 
     instruction: str | None
@@ -275,8 +348,10 @@ class ScoreParams(_Pooled, total=False):
 class TokenizeParams(_Common, total=False):
     """The parameters of ``tokenize``.
 
-    - vLLM, SGLang, TEI: ``add_special_tokens``; vLLM: ``chat_template_kwargs``,
-      ``add_generation_prompt``, ``continue_final_message``.
+    - ``add_special_tokens`` (vLLM, SGLang, TEI): whether the model's special tokens are among the
+      ids.
+    - ``chat_template_kwargs``, ``add_generation_prompt``, ``continue_final_message`` (vLLM): as for
+      ``chat``.
     """
 
     add_special_tokens: bool | None
