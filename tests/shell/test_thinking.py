@@ -451,6 +451,30 @@ async def test_what_is_cut_off_amid_its_answer_goes_on_by_a_repair_without_a_bud
         assert "thinking_token_budget" not in second and row.text.endswith("</think> The answer is 42. Or 43.")
 
 
+@pytest.mark.parametrize("call", ["complete", "chat"])
+async def test_an_answer_in_parts_that_was_cut_off_is_repaired(call):
+    server = Thinker(answer=[*ANSWER, " Or", " 43", ".", " Or", " 44", "."])
+    async with one_by_one(server) as client:
+        (row,) = await client.batch_map(
+            ["Why?"], "{}", call=call, max_tokens=5, thinking_tokens=20, repair=Repair(truncated=2)
+        )
+        # A completion goes on; a chat with its reasoning is asked anew, in parts as well.
+        bounds = [25] if call == "complete" else [20, 30]
+        assert [body["max_tokens"] for body in server.bodies] == [27, 20, 5, *bounds]
+        assert row.text.endswith("</think>\n\n The answer is 42. Or 43. Or 44.") and row.health == "ok"
+        now = client.statistics()
+        assert now.regained_tokens == 25 * (call == "complete") and sum(now.health.values()) == 2
+
+
+async def test_a_chat_without_thinking_that_was_cut_off_is_repaired():
+    server = Thinker(tag="", answer=[*ANSWER, " Or", " 43", "."])
+    async with one_by_one(server) as client:
+        (row,) = await client.batch_map(
+            ["Why?"], "{}", call="chat", max_tokens=5, thinking_tokens=0, repair=Repair(truncated=2)
+        )
+        assert row.health == "ok" and [body["max_tokens"] for body in server.bodies] == [7, 5, 5]
+
+
 def test_threads_have_it_too():
     server = Thinker()
     with SyncBatchClient("http://scripted/v1", model="m", dialect="vllm", http=lambda url, headers: server) as client:

@@ -11,7 +11,8 @@ Rules:
   where token ids cannot be joined. A server that cannot go on is asked anew in the same try.
 - The bound doubles from one try to the next. The last try has all of ``max_tokens``.
 - An answer that ended below the bound asked for met another one, such as the context's: a larger
-  bound would bring the same again.
+  bound would bring the same again. Beside a budget for thinking the answer's own bound counts: how
+  much of the budget was used nobody says.
 - A loop is not gone on with, nor a call with several choices.
 - Where going on fails, the row has the answer that was cut off.
 """
@@ -86,7 +87,7 @@ class Repairs:
         if row.request is None or not isinstance(answer, Completion) or not is_cut_off(answer):
             return answer
         if cut is None:
-            row.cut = cut = Cut(row.request, None)
+            row.cut = cut = _cut(row.request, None)
         if _ended_below(outcome, cut.asked):
             return answer
         cut.answer, cut.fresh = answer, outcome.output_tokens or 0
@@ -101,7 +102,7 @@ class Repairs:
     def resume(self, row: Row, answer: Completion | None, runner: Runner) -> Request | None:
         """Return the request that goes on with what an earlier run has left; ``None``: it stays so."""
         assert row.request is not None, "a row that is looked up has a request"
-        row.cut = Cut(row.request, answer)
+        row.cut = _cut(row.request, answer)
         if answer is not None and _ended_below(answer, row.cut.asked):
             return None
         # How long several parts are is not known where no server has counted.
@@ -117,7 +118,8 @@ class Repairs:
         most = self._repair.max_tokens or bound << self._repair.truncated
         made = cut.made or bound
         cut.tries += 1
-        goal = bound
+        # An answer in parts, or without thinking, is shorter than the bound of both.
+        goal = 2 * min(bound, made)
         while goal <= made:
             goal *= 2
         goal = most if cut.tries == self._repair.truncated else min(goal, most)
@@ -129,11 +131,20 @@ class Repairs:
         names = [name for name in BOUNDS if fields.get(name) is not None]
         begun = None if cut.whole or answer is None else _going_on(item, fields, answer, shape.kind, runner)
         cut.goes_on = begun is not None
-        cut.asked = goal - made if cut.goes_on else goal
-        thinking = fields.pop("thinking_tokens", 0) if cut.goes_on else fields.get("thinking_tokens", 0)
         # Beside a budget for thinking, a bound is the answer's alone.
-        add_bound(fields, names, max(1, cut.asked - (0 if cut.goes_on else thinking)), made if cut.goes_on else 0)
+        thinking = fields.pop("thinking_tokens", 0) if cut.goes_on else fields.get("thinking_tokens", 0)
+        cut.asked = max(1, goal - (made if cut.goes_on else thinking))
+        add_bound(fields, names, cut.asked, made if cut.goes_on else 0)
         return self._make(first, begun if cut.goes_on else item, fields)
+
+
+def _cut(first: Request, answer: Completion | None) -> Cut:
+    cut, thinking = Cut(first, answer), first.shape.thinking_tokens
+    if cut.asked is not None and thinking is not None:
+        from batchclient.dialects._thinking import room_for  # few calls have a budget
+
+        cut.asked -= room_for(thinking)
+    return cut
 
 
 def _ended_below(answer: Completion, bound: int | None) -> bool:

@@ -33,7 +33,7 @@ class Cut:
         self.made: int = self.fresh
         """Output tokens of all of it, by the bounds sent where nobody counts."""
         self.asked: int | None = first.shape.max_output_tokens
-        """The output tokens that the latest request asked for at most."""
+        """The output tokens that the latest request asked for at most, without those of thinking."""
         self.goal: int = 0
         """The bound of the request under way; 0: ``max_tokens``."""
         self.tries: int = 0
