@@ -5,7 +5,17 @@ import json
 import anyio
 import pytest
 
-from batchclient import BadRequest, Batching, ConfigError, Repair, SyncBatchClient
+from batchclient import (
+    BadRequest,
+    Batching,
+    CallAborted,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    Repair,
+    SyncBatchClient,
+)
 from batchclient.health import health_of
 from tests.seams import connected
 from tests.shell.scripted import Pages, Reply, ScriptedTransport, error, make_client, settle
@@ -93,6 +103,10 @@ class Thinker(ScriptedTransport):
                 choice["token_ids"] = [IDS.get(each, 9) for each in made]
         usage = {"prompt_tokens": 3, "completion_tokens": len(made), **details, **(self.counts or {})}
         return Reply(chunks=[json.dumps({"choices": [choice], "usage": usage}).encode()])
+
+
+def page(**body):
+    return Reply(chunks=[json.dumps(body).encode()])
 
 
 def user(text="Why?"):
@@ -475,12 +489,92 @@ async def test_a_chat_without_thinking_that_was_cut_off_is_repaired():
         assert row.health == "ok" and [body["max_tokens"] for body in server.bodies] == [7, 5, 5]
 
 
+VLLM = {"/models": page(data=[{"id": "m", "owned_by": "vllm"}]), "/version": page(version="0.32.0")}
+
+
+def at(url_of_pages, calls, url="http://scripted/v1", **arguments):
+    """A client of servers that are asked which they are, with the first call."""
+    seams = {"calls": lambda url: calls, "detection": url_of_pages, "asks_first": True}
+    return connected(url, **seams, **{"model": "m", "batching": Batching(max_size=1), **arguments})
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [ConnectFailed("refused"), ConnectionLost("reset"), error(503), "hangs"],
+    ids=["refused", "reset", "503", "hangs"],
+)
+async def test_a_server_that_is_away_is_waited_for_and_not_refused(absent):
+    server, pages = Thinker(flag=True, parser=True), Pages({"/models": absent})
+    async with at(lambda url: pages, server) as client:
+        answers, budget = [], {"max_tokens": 5, "thinking_tokens": 20}
+
+        async def ask():
+            answers.append(await client.chat(user(), **budget))
+
+        async def map_rows():
+            answers.extend(await client.batch_map(["Why?", "And?"], "{}", call="chat", **budget))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            group.start_soon(map_rows)
+            await anyio.sleep(0.4)
+            assert (client.statistics().failed, server.bodies) == (0, [])
+            pages.pages = VLLM
+        assert [answer.text for answer in answers] == [" The answer is 42."] * 3
+        assert {body["thinking_token_budget"] for body in server.bodies} == {20}
+
+
+async def test_a_call_to_a_server_that_stays_away_fails_as_any_other():
+    for absent, fails in ((ConnectFailed("refused"), ConnectFailed), ("hangs", DeadlineExceeded)):
+        server = Thinker(flag=True)
+        async with at(lambda url, absent=absent: Pages({"/models": absent}), server) as client:
+            with pytest.raises(fails):
+                await client.chat(user(), max_tokens=5, thinking_tokens=20, timeout_s=3)
+            with pytest.raises(fails):
+                async with client.stream_chat(user(), max_tokens=5, thinking_tokens=20, timeout_s=3) as pieces:
+                    [piece async for piece in pieces]
+            assert server.bodies == [] and client.statistics().failed == 2
+
+
+async def test_a_server_that_answers_and_stays_unknown_is_sent_nothing():
+    server, pages = Thinker(), Pages({"/models": page(data=[{"id": "m"}])})
+    async with at(lambda url: pages, server) as client:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="a server that is not known has no field for thinking_tokens"):
+                await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        assert server.bodies == []
+
+
+async def test_a_hanging_server_delays_no_call_that_another_can_take():
+    server = Thinker(flag=True, parser=True)
+    for urls in (["http://a/v1", "http://b/v1"], ["http://b/v1", "http://a/v1"]):
+        pages = {"http://a/v1": VLLM, "http://b/v1": {"/models": "hangs"}}
+        async with at(lambda url, pages=pages: Pages(pages[url]), server, urls) as client:
+            began = anyio.current_time()
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.complete, "a plain call, where it may hang")
+                answer = await client.chat(user(), max_tokens=5, thinking_tokens=20)
+            assert answer.text == " The answer is 42." and anyio.current_time() - began < 5
+
+
+async def test_what_waits_for_a_servers_name_is_counted_and_can_be_aborted():
+    server = Thinker(flag=True)
+    async with at(lambda url: Pages({"/models": "hangs"}), server) as client, anyio.create_task_group() as group:
+
+        async def ask():
+            with pytest.raises(CallAborted):
+                await client.chat(user(), max_tokens=5, thinking_tokens=20)
+
+        group.start_soon(ask)
+        await anyio.sleep(1)
+        assert (client.statistics().submitted, client.statistics().in_flight) == (1, 1)
+        client.abort()
+        await settle()
+        assert (client.statistics().failed, client.statistics().in_flight) == (1, 0)
+
+
 def test_threads_have_it_too():
     server = Thinker()
     with SyncBatchClient("http://scripted/v1", model="m", dialect="vllm", http=lambda url, headers: server) as client:
         answer = client.complete("Why?", max_tokens=5, thinking_tokens=20)
         assert answer.text.endswith("</think>\n\n The answer is 42.") and health_of(answer) == "ok"
-
-
-def page(**body):
-    return Reply(chunks=[json.dumps(body).encode()])

@@ -1,7 +1,8 @@
 """A call with ``thinking_tokens``: with the server's field for it, or stopped and gone on with.
 
 Rules:
-- The servers have to be known: before, nothing is sent.
+- The servers have to be known: before, nothing is sent. What a call is sent to is asked which it is
+  at its turn (``_shell/exchange``), and so is waited for as by any other call.
 - Where a server has a field, the call is one request, and the dialect writes the field.
 - Elsewhere the answer is asked for with the budget as its bound. Where the model still thinks then,
   its thinking is closed by its own tag, and the answer goes on from there with its own bound. If
@@ -25,8 +26,6 @@ from functools import partial
 from json import loads
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from batchclient._calls.call import Call
 from batchclient._calls.going_on import add_bound, continued, joined, kept, unfit
 from batchclient._core.kinds import Kind
@@ -41,7 +40,7 @@ from batchclient.dialects._thinking import (
     split,
     tag_of,
 )
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import ConfigError
 from batchclient.health import CUT_OFF, reasoning_in
 from batchclient.types import Choice, Completion
 
@@ -75,8 +74,6 @@ class Thinking:
         self._calls = calls
         self._asks = asks
         self._may_wait = may_wait
-        self._stop: Callable[[], object] | None = None
-        """Ends the question which servers there are."""
         self._request: Request | None = None
         """The one under way."""
         self._take: Callable[[Any], None] = self._finish
@@ -98,15 +95,10 @@ class Thinking:
         runner, call = self._runner, self._call
         call.queued_at = runner.backend.now()
         runner.thinking[call] = self.end
-        if self._asks and any(server.dialect.is_assumed for server in runner.servers.values()):
-            self._stop = runner.start_reader(self._find_out, self._close)
-        else:
-            self._choose()
+        self._choose()
 
     def end(self) -> None:
         """The caller has left."""
-        if self._stop is not None:
-            self._stop()
         if self._request is not None:
             self._runner.leave(self._request)
 
@@ -114,29 +106,20 @@ class Thinking:
     def _is_over(self) -> bool:
         return self._call not in self._runner.thinking or self._call.waiter.done()
 
-    async def _find_out(self) -> None:
-        deadline, now = self._call.deadline, self._runner.backend.now()
-        with anyio.move_on_after(None if deadline is None else max(0.0, deadline - now)):
-            await self._runner.find_out_servers()
-        self._stop = None
-        if not self._is_over:
-            self._choose()
-
-    def _close(self) -> None:
-        self._fail(ClientClosed("the client was closed"))
-
     def _choose(self) -> None:
         """Choose the way of the call by its servers."""
         call, servers = self._call, self._runner.servers
         shape = call.shape
-        lacking = servers.without_budget(shape)
+        # A server that is still to say which it is may have a field.
+        known = servers.heard if self._asks else [server.dialect for server in servers.values()]
+        lacking = [dialect for dialect in known if not dialect.takes_budget(shape)]
         budgets = [dialect.budget(shape.kind) for dialect in lacking]
         if lacking and all(budget is not None and budget.goes_on for budget in budgets):
-            others = [server.dialect.budget(shape.kind) for server in servers.values()]
+            others = [dialect.budget(shape.kind) for dialect in known]
             if all(budget is not None and budget.goes_on for budget in others):
                 self._begin_parts(lacking[0].name, budgets[0].advice if budgets[0] is not None else "")
                 return
-        if lacking and len(lacking) == len(servers):
+        if lacking and len(lacking) == len(known):
             self._refuse(f"{_no_budget(lacking[0], shape.kind)}; nothing was sent")
         elif shape.to_caller:
             # Its pieces go to the caller's own waiter.
@@ -370,10 +353,12 @@ def check_servers(servers: Servers, shape: Shape) -> None:
     Raises:
         ConfigError: they have none.
     """
+    known = servers.heard
+    if len(known) < len(servers):
+        return
     for kind in (shape.kind, Kind.COMPLETION, Kind.CHAT):
-        lacking = servers.without_budget(replace(shape, kind=kind))
+        lacking = [dialect for dialect in known if not dialect.takes_budget(replace(shape, kind=kind))]
         budgets = [dialect.budget(kind) for dialect in lacking]
-        if len(lacking) < len(servers) or all(budget is not None and budget.goes_on for budget in budgets):
+        if len(lacking) < len(known) or all(budget is not None and budget.goes_on for budget in budgets):
             return
-    dialect = servers.without_budget(shape)[0]
-    raise ConfigError(f"{_no_budget(dialect, shape.kind)}; nothing was sent", field="thinking_tokens")
+    raise ConfigError(f"{_no_budget(known[0], shape.kind)}; nothing was sent", field="thinking_tokens")

@@ -122,12 +122,23 @@ class Exchanges:
         finally:
             server.under_way -= 1
 
+    def _is_patient(self, server: Server, since: float) -> bool:
+        """Whether a silent server is asked further which it is: not while another is known."""
+        longest_s = self._timeouts.read_s
+        is_late = longest_s is not None and self._backend.now() - since >= longest_s
+        return not is_late and all(each.is_unheard for each in self._servers.values() if each is not server)
+
     async def _exchange(self, batch: Batch, server: Server) -> Failure | None:
         dialect, now = server.dialect, self._backend.now
         sent_at = batch.wire.read_at = now()
         asked = batch if server.model is None else server.asked(batch, server.model)
         look: _Look | None = None
         if batch.shape.thinking_tokens is not None:
+            if dialect.is_assumed:
+                unmet = await server.watcher.meet(partial(self._is_patient, server, sent_at))
+                if unmet is not None:
+                    return unmet
+                dialect = server.dialect
             in_its_fields = dialect.asked(asked)
             if isinstance(in_its_fields, Failure):
                 return in_its_fields

@@ -22,6 +22,7 @@ from batchclient.errors import (
     DialectError,
     NotFound,
     OutOfSockets,
+    ReadTimedOut,
     ResponseTooLarge,
     TransportError,
 )
@@ -30,7 +31,7 @@ from batchclient.transport._exceptions import unconnected
 if TYPE_CHECKING:
     from batchclient.dialects._fingerprints import ServerFacts
 
-__all__ = ["absence", "from_transport", "name_models", "name_place", "shown_names"]
+__all__ = ["absence", "from_transport", "name_models", "name_place", "shown_names", "unheard"]
 
 _OF_GATEWAYS = (502, 503, 504)
 _LOADING = "Loading model"
@@ -74,6 +75,18 @@ def absence(came: FetchedPage | BaseException, *, heard: bool) -> Failure | None
 
     why = _LOADING if loads else HTTPStatus(status).phrase
     return failure_of(status, why, None, streamed=False, retry_after_s=None)
+
+
+def unheard(came: FetchedPage | BatchClientError | TimeoutError) -> Failure:
+    """Return why a server has not said which it is, of the page that came or did not."""
+    if isinstance(came, (TimeoutError, ReadTimedOut)):
+        # No call was sent.
+        came = ConnectFailed("the server is silent: it does not say which it is")
+    if isinstance(came, BatchClientError):
+        return from_transport(came, listed=False)
+    from batchclient.dialects._status import failure_of
+
+    return failure_of(came[0], "it does not say which server it is", None, streamed=False, retry_after_s=None)
 
 
 def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:

@@ -150,6 +150,11 @@ class Server:
         self.ending = 0
         """Answered requests whose bodies have not ended."""
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether it is still to say which server it is."""
+        return self.dialect.is_assumed and self.watcher.is_unheard
+
     def asked(self, batch: Batch, model: str) -> Batch:
         """Return a batch as this server is asked: for its own ``model``."""
         shape = batch.shape
@@ -228,9 +233,10 @@ class Servers(dict[int, Server]):
         """Whether every server is known to go on with a conversation's last message."""
         return all(server.dialect.continues_chats for server in self.values())
 
-    def without_budget(self, shape: Shape) -> list[Dialect]:
-        """Return the dialects of the servers that have no field for a call's ``thinking_tokens``."""
-        return [server.dialect for server in self.values() if not server.dialect.takes_budget(shape)]
+    @property
+    def heard(self) -> list[Dialect]:
+        """The dialects of the servers, without those that are still to say which they are."""
+        return [server.dialect for server in self.values() if not server.is_unheard]
 
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if

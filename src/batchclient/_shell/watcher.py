@@ -33,12 +33,12 @@ import anyio
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Ask, Asked, Event, Failure, FailureKind, LoadHidden, LoadReported
 from batchclient._shell.backend import Backend
-from batchclient._shell.faults import absence
+from batchclient._shell.faults import absence, unheard
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import LARGEST_PAGE_BYTES, FetchedPage, Page, PageTimes, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._metrics import EMPTIED_BY_READING, parse_metrics
-from batchclient.errors import BatchClientError, ResponseTooLarge
+from batchclient.errors import BatchClientError, ReadTimedOut, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
@@ -49,6 +49,7 @@ _LONGEST_PAUSE_S = 60.0
 _CANCELLED = Failure(FailureKind.NOT_SENT, BatchClientError, "the question was cancelled")
 _NO_SERVER: FetchedPage = (0, {}, b"")
 """Stands for a mock's answer to an unexpected request."""
+_Came = FetchedPage | BatchClientError | TimeoutError
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ class Watcher:
         known, answered = self._known, False
         failure: Failure | None = _CANCELLED
         try:
-            failure = await self._read(known)
+            failure = _absence(await self._read(known), known)
             answered = not known.open
         finally:
             if self._question is question:
@@ -143,7 +144,7 @@ class Watcher:
         if Page.SERVER not in self._transports:
             return None
         found = Fingerprint() if anew else self._known
-        failure = await self._read(found)
+        failure = _absence(await self._read(found), found)
         if anew and not found.heard:
             return self._known.facts()
         self._keep(found)
@@ -151,6 +152,32 @@ class Watcher:
             # GETs in vain do not count.
             self._known = Fingerprint()
         return found.facts()
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether the server may be asked which it is, and has not answered yet."""
+        return Page.SERVER in self._transports and not self._known.heard
+
+    async def meet(self, is_patient: Callable[[], bool]) -> Failure | None:
+        """Wait until the server, if it may be asked, has said what it is; return why it has not.
+
+        A silent server may be busy: it is asked again while ``is_patient()``.
+        """
+        if Page.SERVER not in self._transports:
+            return None
+        while True:
+            found = self._known
+            if not (found.heard or found.open):
+                # Those who have asked so far have asked in vain.
+                found = self._known = Fingerprint()
+            came = await self._read(found)
+            failure = _absence(came, found)
+            if came is _NO_SERVER or (found.heard and failure is None):
+                if came is not None:
+                    self._keep(found)
+                return None
+            if came is not None and not (isinstance(came, (TimeoutError, ReadTimedOut)) and is_patient()):
+                return failure or unheard(came)
 
     def adopt(self, found: Fingerprint) -> None:
         """Go on from pages which were read for another reason."""
@@ -164,20 +191,19 @@ class Watcher:
             if not found.open:
                 self._shared.tell(Asked(self._endpoint, answered=True))
 
-    async def _read(self, found: Fingerprint) -> Failure | None:
-        """Read the pages that are left, if any; return why the server does not seem to be there."""
-        failure = None
+    async def _read(self, found: Fingerprint) -> _Came | None:
+        """Read the pages that are left, if any; return the last one, or why it did not come."""
+        page = None
         async with self._reading:
             while (request := found.next()) is not None:
                 page = await self._fetch(Page.SERVER, request)
-                failure = absence(page, heard=found.heard)
                 if page is _NO_SERVER:
                     found.give_up()
                 elif isinstance(page, ResponseTooLarge):
                     found.take(200, {}, b"")
                 elif isinstance(page, Exception) or not found.take(*page):
                     break
-        return failure
+        return page
 
     def _conclude(self, found: Fingerprint) -> None:
         facts = found.facts()
@@ -256,7 +282,7 @@ class Watcher:
 
     # A page ----------------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, page: Page, request: WireRequest) -> FetchedPage | BatchClientError | TimeoutError:
+    async def _fetch(self, page: Page, request: WireRequest) -> _Came:
         """Return a page, or why nothing came; something may come another time."""
         transport, timeout_s = self._transports.get(page), self._shared.times.timeout_s
         if transport is None:
@@ -272,6 +298,11 @@ class Watcher:
             facts = {"page": request.path, "error": type(error).__name__}
             self._shared.log("question_failed", self._endpoint, "asking for %s failed: %s", *facts.values(), **facts)
             return _NO_SERVER
+
+
+def _absence(came: _Came | None, found: Fingerprint) -> Failure | None:
+    """Return why the server does not seem to be there, after the last page."""
+    return None if came is None else absence(came, heard=found.heard)
 
 
 def _nothing() -> None:
