@@ -2,8 +2,9 @@
 
 import itertools
 
-from tests.core import Offer, Woke
-from tests.playbook.playbook import Playbook, answered, calls, shape
+from batchclient.errors import NotFound
+from tests.core import FailureKind, Offer, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 SWAPS = Offer(holds_one=True)
 
@@ -134,3 +135,22 @@ def test_turns_on_trial_end_where_two_changes_cost_nothing():
             break
     assert play.notices == ["models_in_turn", "models_at_once"]
     assert now < 40.0
+
+
+def test_a_stranger_that_holds_one_model_gets_both_in_turn():
+    play = swapping(limit=4, trusts_lists=False)
+    (a1,), (b1,) = calls("a1", of("a")), calls("b1", of("b"))
+    play.submit(a1, b1) >> Woke() << ["send a1"]
+    play.at(1.0) >> answered(a1) << ["resolve a1", "send b1"]
+    play.at(2.0) >> answered(b1) << ["resolve b1"]
+
+
+def test_calls_for_a_model_that_was_refused_end_and_keep_no_others_waiting():
+    play = swapping(limit=1)
+    (a1, a2), (b1, b2) = calls("a1 a2", A), calls("b1 b2", B)
+    play.submit(a1, b1) >> Woke() << ["send a1"]
+    play.at(1.0) >> answered(a1) << ["resolve a1", "send b1"]
+    play.at(2.0) >> failed(b1, FailureKind.REFUSED, error=NotFound, status=404) << ["reject b1: NotFound"]
+    play.submit(a2, b2) >> Woke() << ["send b2"]
+    play.at(3.0) >> failed(b2, FailureKind.REFUSED, error=NotFound, status=404) << ["reject b2: NotFound", "send a2"]
+    play.at(4.0) >> answered(a2) << ["resolve a2"]

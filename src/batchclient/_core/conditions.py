@@ -87,13 +87,20 @@ class Turn:
 
     def look_at_models(self, card: Card) -> None:
         """Look which model's turn it is, at an endpoint that holds one at a time."""
-        endpoint, queued = self.endpoint, []
+        queued = []
         for group in self.queue.groups():
-            shape = group.shape
-            is_refused = shape.subject in endpoint.abilities.models.refused or not endpoint.pace(shape).is_open
-            if not is_refused and endpoint.serves(shape) and (oldest := group.oldest()) is not None:
-                queued.append((shape, oldest))
+            oldest = group.oldest() if self.endpoint.serves(group.shape) else None
+            is_open = not self.is_troubled and self.endpoint.pace(group.shape).is_open
+            if oldest is not None and (is_open or self.held_back(group, oldest) is None):
+                queued.append((group.shape, oldest))
         card.look(queued, self.now)
+
+    def held_back(self, group: Group, oldest: Request) -> Wait | None:
+        """Why a group waits at an endpoint that is in trouble, or refuses such calls."""
+        for condition in CONDITIONS:
+            if (wait := condition(self, group, oldest)) is not None:
+                return wait
+        return None
 
     def is_urgent(self, group: Group) -> bool:
         """Whether a group's class is above the lowest in use."""

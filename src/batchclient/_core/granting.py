@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 
 from batchclient._core.batching import BatchingRule, Terms
-from batchclient._core.conditions import CONDITIONS, HEAVY, RATE, REFILL, TRIED, Turn, Wait
+from batchclient._core.conditions import HEAVY, RATE, REFILL, TRIED, Turn, Wait
 from batchclient._core.fleet import Fleet
 from batchclient._core.learnt.lengths import Lengths
 from batchclient._core.learnt.proof import Proof
@@ -219,20 +219,19 @@ class Granting:
         endpoint, now = turn.endpoint, turn.now
         if self._fleet.has_offers and (wait := self.prices.wait(endpoint, group, oldest, now)) is not None:
             return wait
-        if endpoint.card is not None and endpoint.card.is_on:
-            told = endpoint.card.wait(group.shape, oldest, endpoint.open.values())
-            if told is not None:
-                return Wait(*told)
         has_home = group.shape.home is not None and group.overflow is None
         may_be_left = has_home and turn.left_to_others < _MOST_AWAY
         if may_be_left and (self._fleet.home_of(oldest, now) or endpoint) is not endpoint:
             turn.left_to_others += 1
             return Wait("for the server of its session")
-        if turn.is_troubled or not endpoint.pace(group.shape).is_open:
-            for condition in CONDITIONS:
-                if (wait := condition(turn, group, oldest)) is not None:
-                    turn.has_spared = turn.has_spared or wait.why == TRIED
-                    return wait
+        may_be_held = turn.is_troubled or not endpoint.pace(group.shape).is_open
+        if may_be_held and (held := turn.held_back(group, oldest)) is not None:
+            turn.has_spared = turn.has_spared or held.why == TRIED
+            return held
+        if endpoint.card is not None and endpoint.card.is_on:
+            told = endpoint.card.wait(group.shape, oldest, endpoint.open.values())
+            if told is not None:
+                return Wait(*told)
         cut = self._rule.size(turn, group, oldest)
         if isinstance(cut, Wait):
             return cut
