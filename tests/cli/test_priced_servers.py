@@ -79,9 +79,10 @@ def test_where_a_server_costs_nothing_rows_beyond_the_bound_wait_for_it(run, hos
 
 def test_a_key_comes_from_a_variable(run, hosted, monkeypatch):
     monkeypatch.setenv("HOSTED_KEY", "secret-of-hosted")
-    refused = run(price="input=1,key=NO_SUCH")
+    refused = run(price="input=1,key=sk-secret-abc")
     assert (refused.exit_code, hosted.requests) == (2, 0)
-    assert "--server: key=NO_SUCH names no variable of the environment that has a key" in refused.stderr
+    assert "--server: key=VARIABLE has to name a variable of the environment that has a key" in refused.stderr
+    assert "sk-secret" not in refused.stderr  # the key itself was given
     keys = set()
 
     def answer(asked):

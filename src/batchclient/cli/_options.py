@@ -211,7 +211,8 @@ def server_from(text: str) -> Server:
         raise Refusal(f"--server: input and output are prices of a million tokens, as in {_PRICED}") from None
     key = None if "key" not in given else os.environ.get(given["key"])
     if "key" in given and not key:
-        raise Refusal(f"--server: key={given['key']} names no variable of the environment that has a key")
+        # What was given may be the key itself.
+        raise Refusal("--server: key=VARIABLE has to name a variable of the environment that has a key")
     try:
         return Server(url, model=given.get("model"), price=Price(**prices) if prices else None, api_key=key)
     except ConfigError as error:

@@ -17,7 +17,7 @@ class Status(IntEnum):
     USAGE = 2
     """The command is wrong, or its key or model is refused for good; ``OUT`` is as it was."""
     STOPPED = 3
-    """A bound of the command's own stopped the job, ``--max-cost`` or ``--fail-if``."""
+    """A bound of its own was reached, ``--max-cost`` or ``--fail-if``, or ``--pilot`` was the end."""
     DISK_FULL = 4
     """The output cannot be written, such as on a full disk."""
     NO_SERVER = 5
