@@ -85,3 +85,15 @@ def test_labels_that_share_their_first_token_have_no_other(label, tmp_path):
     assert label("--labels", "very good,very bad", "--probabilities", name="out.csv").exit_code == 0
     with (tmp_path / "out.csv").open() as file:
         assert {row["probability_other"] for row in csv.DictReader(file)} == {""}
+
+
+def test_lines_of_the_batch_form_have_label_and_probabilities(label, tmp_path):
+    options = ["--labels", "good,bad", "--probabilities"]
+    assert label(*options).exit_code == 0
+    assert label(*options, "--output-form", "batch", name="batch.jsonl").exit_code == 0
+    told = [(row["label"], row["probabilities"]) for row in read_rows(tmp_path / "out.jsonl")]
+    lines = read_rows(tmp_path / "batch.jsonl")
+    assert [(line["label"], line["probabilities"]) for line in lines] == told
+    assert [line["response"]["body"]["choices"][0]["text"] for line in lines] == [each for each, _ in told]
+    assert label("--output-form", "batch", name="plain.jsonl").exit_code == 0
+    assert not {"label", "probabilities"} & {name for line in read_rows(tmp_path / "plain.jsonl") for name in line}

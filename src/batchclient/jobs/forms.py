@@ -7,7 +7,8 @@ Rules:
   ``other_fields``, as JSON. So nothing is lost, and the columns of two runs are the same.
 - The lines of OpenAI's Batch form have ``custom_id``, and ``response`` with the reply's body. A row
   that failed has the server's status and words in ``response``, or else ``error``. Such lines are
-  in ``OUT.errors``, too. Beside these a line has the ``health`` of a generated answer.
+  in ``OUT.errors``, too. Beside these a line has the ``health`` of a generated answer, and where
+  the call gave labels, ``label`` and ``probabilities``.
 - A file of vectors has one for each row; of a row without one its numbers are NaN. ``OUT.ids`` has
   the ``id`` of each, and the error, as JSON lines.
 """
@@ -214,6 +215,9 @@ class BatchLines(Writer):
         line = {"id": name, "custom_id": custom, "response": response, "error": error}
         if self._has_health and result.health is not None:
             line["health"] = result.health
+        if isinstance(answer, Completion):
+            told = answer.as_dict()
+            line |= {name: told[name] for name in ("label", "probabilities") if name in told}
         self._line = encode(line) + b"\n"
         return self._line
 
