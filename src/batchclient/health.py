@@ -8,6 +8,8 @@ Rules:
   ``reasoning_only``: ``truncated`` is said of an answer alone.
 - A text that begins with ``<think>``, or has ``</think>`` and no ``<think>`` before it, is
   reasoning up to its last ``</think>``: so is an answer about the tag that begins or ends with it.
+  So it is with the tags of other models, and where the prompt of a call with ``thinking_tokens``
+  has begun to think.
 - A call for at most four tokens, for exactly so many, or with ``ignore_eos`` has ``fixed_length``:
   its end at the bound is no truncation.
 - Text is looked at for a loop only where the answer did not end by itself.
@@ -33,6 +35,14 @@ HEALTHS: tuple[Health, ...] = get_args(Health)
 
 CUT_OFF = ("length", "max_tokens", "model_length")
 """Words for an end at the bound: OpenAI's, and those of other servers and gateways."""
+TAGS = {
+    "<think>": "</think>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+}
+"""The tags around reasoning: of Qwen, DeepSeek and most others, Mistral, Seed, Cohere."""
+_ENDS_OF_TAGS = frozenset("<[>]")
 _LEAST_LOOP = 256
 """Characters of a loop, or of white space, at least."""
 _LEAST_TURNS = 4
@@ -49,13 +59,12 @@ def no_answers() -> dict[Health, int]:
 
 def health_of(answer: Any) -> Health:
     """Return the health of a ``Completion``; never ``invalid``, which only a schema can tell."""
-    fixed_length = answer.fixed_length
+    fixed_length, opened = answer.fixed_length, answer.opened
     for choice in answer.choices or as_it_came(answer.reply):
         text, reason = choice.text, choice.finish_reason
         said = text.strip() if text else ""
-        is_closed = said.endswith("</think>")
-        begins = said.startswith("<think>") or (is_closed and "<think>" not in said.partition("</think>")[0])
-        answers = said and not (begins and (is_closed or "</think>" not in said))
+        may_think = opened or said[:1] in _ENDS_OF_TAGS or said[-1:] in _ENDS_OF_TAGS
+        answers = said and not (may_think and _is_thought(said, opened))
         if reason != "stop":
             if not reason or reason in CUT_OFF:
                 if not fixed_length:
@@ -74,6 +83,16 @@ def health_of(answer: Any) -> Health:
         if message is None or not any(message.get(name) for name in _SAYS_SOMETHING):
             return health
     return "ok"
+
+
+def _is_thought(said: str, opened: str) -> bool:
+    """Whether a text without blanks around it is reasoning to its end, or to the tag that ends it."""
+    for tag, closing in TAGS.items():
+        is_closed = said.endswith(closing)
+        begins = tag == opened or said.startswith(tag) or (is_closed and tag not in said.partition(closing)[0])
+        if begins and (is_closed or closing not in said):
+            return True
+    return False
 
 
 def is_cut_off(answer: Any) -> bool:

@@ -189,6 +189,8 @@ class Completion:
         probabilities: of each of the call's ``labels``, and ``"other"``: of all that is none of
             them; ``None``: they were not asked for. Where the labels had to be scored, that of
             ``"other"`` is ``None``, and the others add up to 1.
+        opened: the tag, such as ``<think>``, by which the prompt of a call with ``thinking_tokens``
+            has begun the reasoning; empty: none.
     """
 
     choices: tuple[Choice, ...]
@@ -201,6 +203,7 @@ class Completion:
     fixed_length: bool = field(default=False, repr=False, compare=False)
     queued_s: float | None = field(default=None, repr=False, compare=False)
     probabilities: Mapping[str, float | None] | None = None
+    opened: str = field(default="", repr=False, compare=False)
 
     @property
     def health(self) -> Health:

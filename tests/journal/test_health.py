@@ -28,7 +28,7 @@ TABLE = {
     "truncated": [
         ("cut", "length", {}), ("", "length", {}), (None, "length", CALL), (WORDS, "length", {}),
         ("cut", "model_length", {}), ("cut", "max_tokens", {}), ("<think>hm</think> cut", "length", {}),
-        (None, "length", {**THOUGHT, **CALL}),
+        (None, "length", {**THOUGHT, **CALL}), ("[THINK]hm[/THINK] cut", "length", {}), ("<b> cut", "length", {}),
     ],
     "empty": [("", "stop", {}), (" \n\t", "stop", {}), (None, "stop", {"tool_calls": []})],
     "reasoning_only": [
@@ -38,6 +38,8 @@ TABLE = {
         ("hm</think> <think>hm</think>", "stop", {}),
         # Cut off amid the reasoning, or before the answer's first word.
         ("", "length", THOUGHT), ("<think>hm", "length", {}), ("<think>hm</think>\n", "length", {}),
+        # The tags of other models.
+        ("[THINK]hm", "length", {}), ("<seed:think>hm</seed:think>", "stop", {}), ("hm<|END_THINKING|>", "stop", {}),
     ],
     "filtered": [("", "content_filter", {}), ("a part", "content_filter", {})],
     "runaway": [
@@ -103,6 +105,17 @@ async def test_an_end_at_a_bound_that_was_meant_is_none(params, health, tmp_path
         async with make_client(ScriptedTransport()) as client:
             results = await client.batch_map(["a", "b"], "{}", journal=tmp_path / "j", **params)
             assert [answer.health for answer in results] == [health] * 2 and results.health[health] == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "health"), [("<think>\n", "reasoning_only"), ("[THINK]", "reasoning_only"), ("", "truncated")]
+)
+async def test_what_ends_amid_a_thinking_that_its_prompt_has_begun_is_reasoning_only(end, health, tmp_path):
+    for _ in range(2):  # the second time from the journal
+        async with make_client(ScriptedTransport(), dialect="vllm") as client:
+            asked = {"max_tokens": 50, "thinking_tokens": 20, "journal": tmp_path / "j"}
+            (answer,) = await client.batch_map([f"Why?{end}"], "{}", **asked)
+            assert (answer.health, answer.finish_reason) == (health, "length")
 
 
 async def test_the_first_bad_choice_counts_and_a_reply_in_another_form_harms_nobody():

@@ -489,6 +489,17 @@ async def test_a_chat_without_thinking_that_was_cut_off_is_repaired():
         assert row.health == "ok" and [body["max_tokens"] for body in server.bodies] == [7, 5, 5]
 
 
+@pytest.mark.parametrize("budget", [8, 50])
+async def test_the_health_of_an_answer_in_parts_is_that_of_the_call_in_counts_too(budget):
+    server = Thinker(thoughts=2, answer=[*ANSWER, *[" w"] * 100])
+    async with one_by_one(server) as client:
+        for prompt in ("Why?", "And?", "What?<think>"):
+            # An end after four tokens was meant. With 50 the first part is the answer.
+            answer = await client.complete(prompt, max_tokens=4, thinking_tokens=budget)
+            assert answer.health == "ok"
+        assert client.statistics().health["ok"] == sum(client.statistics().health.values()) == 3
+
+
 VLLM = {"/models": page(data=[{"id": "m", "owned_by": "vllm"}]), "/version": page(version="0.32.0")}
 
 

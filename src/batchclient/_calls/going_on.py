@@ -87,4 +87,5 @@ def joined(
         queued_s=first.queued_s,
         time_to_first_token_s=first.time_to_first_token_s,
         fixed_length=first.fixed_length,
+        opened=first.opened,
     )

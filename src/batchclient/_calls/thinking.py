@@ -32,7 +32,6 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request, Submitted
 from batchclient.dialects._thinking import (
     NO_BUDGET,
-    TAGS,
     is_kept,
     opened_by,
     reasoning_tokens,
@@ -41,7 +40,7 @@ from batchclient.dialects._thinking import (
     tag_of,
 )
 from batchclient.errors import ConfigError
-from batchclient.health import CUT_OFF, reasoning_in
+from batchclient.health import CUT_OFF, TAGS, reasoning_in
 from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
@@ -279,10 +278,7 @@ class Thinking:
         if not self._closing:
             # Thinking that a template has begun shows at its end alone.
             self._reasoning = reasoning_tokens(whole, self._opened) or 0
-        # The core has counted the second part as the answer, perhaps as nothing but reasoning.
-        self._runner.parts[answer.health] += 1
-        self._runner.parts[whole.health] -= 1
-        self._finish(whole)
+        self._finish(whole, answer)
 
     # Sending and ending ----------------------------------------------------------------------------------------------
 
@@ -305,13 +301,17 @@ class Thinking:
         self._runner.backend.note_work()
         self._runner.tell(Submitted(request, self._may_wait))
 
-    def _finish(self, answer: Completion) -> None:
-        call, watch = self._call, self._runner.thinking_watch
+    def _finish(self, answer: Completion, last: Completion | None = None) -> None:
+        """End the call with an answer; ``last``: its last part."""
+        call, watch, parts = self._call, self._runner.thinking_watch, self._runner.parts
         if self._reasoning is not None:
+            # The core has counted the last part as the answer, by what was asked for there.
+            parts[(last or answer).health] += 1
             watch.tokens += self._reasoning
             if answer.usage is not None:
                 answer.usage = replace(answer.usage, reasoning_tokens=self._reasoning)
-            answer.fixed_length = call.shape.fixed_length
+            answer.fixed_length, answer.opened = call.shape.fixed_length, self._opened
+            parts[answer.health] -= 1
             if call.shape.counted and not call.shape.wants_token_ids:
                 answer.choices = tuple(replace(choice, token_ids=None) for choice in answer.choices)
         if self._request is not None:

@@ -28,7 +28,7 @@ from batchclient._core.kinds import Kind
 from batchclient._maps.repair import BOUNDS, Repair
 from batchclient._maps.row import Cut, Row
 from batchclient.errors import AnswerInvalid, BadRequest, CallAborted, ClientClosed
-from batchclient.health import is_cut_off
+from batchclient.health import TAGS, is_cut_off
 from batchclient.types import Choice, Completion
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _says_more(choice: Choice) -> bool:
     if choice.message is None:
         return False
     more = any(value for name, value in choice.message.items() if name not in ("role", "content"))
-    return more or "<think>" in choice.text or "</think>" in choice.text
+    return more or any(tag in choice.text for pair in TAGS.items() for tag in pair)
 
 
 def _joined(first: Completion, last: Completion) -> Completion | None:

@@ -223,7 +223,9 @@ class PlainDecoder(ReplyDecoder):
         usage = usage_in(reply.get("usage"))
         request = self._batch.requests[0]
         kept = Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone)
-        return Completion((), usage, request.attempts, reply=kept, fixed_length=request.shape.fixed_length)
+        shape = request.shape
+        is_fixed = shape.fixed_length
+        return Completion((), usage, request.attempts, reply=kept, fixed_length=is_fixed, opened=shape.opened)
 
     def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
         n, requests = self._n, self._batch.requests
@@ -251,7 +253,7 @@ class PlainDecoder(ReplyDecoder):
                 continue
             usage = usages[position]
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
-            completion.fixed_length = request.shape.fixed_length
+            completion.fixed_length, completion.opened = request.shape.fixed_length, request.shape.opened
             if n > 1:
                 self._batch.wire.learnt.heeds_n = True
             if usage is None and len(requests) > 1:

@@ -25,8 +25,9 @@ from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
 from batchclient.dialects._servers import Server
 from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
-from batchclient.dialects._thinking import NO_BUDGET, TAGS, Budget, with_budget
+from batchclient.dialects._thinking import NO_BUDGET, Budget, with_budget
 from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
+from batchclient.health import TAGS
 from batchclient.transport import WireRequest
 
 __all__ = ["Dialect"]

@@ -45,7 +45,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects._thinking import TAGS
+from batchclient.health import TAGS
 from batchclient.transport import WireRequest
 
 __all__ = ["Fingerprint", "ServedModel", "ServerFacts"]

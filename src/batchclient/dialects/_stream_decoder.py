@@ -309,6 +309,7 @@ class StreamDecoder(ReplyDecoder):
             self._first_at[position] - self._batch.sent_at,
             self._extra.copy(),
             fixed_length=request.shape.fixed_length,
+            opened=request.shape.opened,
         )
         if self._batch.shape.verbatim:
             plain = [part.as_plain() for part in parts]

@@ -36,14 +36,13 @@ from pydantic_core import from_json
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
 from batchclient.dialects._fields import canonical
-from batchclient.health import as_it_came, reasoning_in
+from batchclient.health import TAGS, as_it_came, reasoning_in
 
 __all__ = [
     "LLAMACPP_BUDGETS",
     "NOT_AT_ALL",
     "NO_BUDGET",
     "SGLANG_BUDGETS",
-    "TAGS",
     "TRTLLM_BUDGETS",
     "VLLM_BUDGETS",
     "Budget",
@@ -58,13 +57,6 @@ __all__ = [
 
 NO_BUDGET = "no_thinking_budget"
 """The code of a failure: the server has no field for ``thinking_tokens``, or refuses it."""
-TAGS = {
-    "<think>": "</think>",
-    "[THINK]": "[/THINK]",
-    "<seed:think>": "</seed:think>",
-    "<|START_THINKING|>": "<|END_THINKING|>",
-}
-"""The tags around reasoning: of Qwen, DeepSeek and most others, Mistral, Seed, Cohere."""
 _TAG_TOKENS = 2
 """The tags around reasoning are output, too: an answer after 200 tokens begins with the 203rd."""
 _BOUNDS = ("max_tokens", "max_completion_tokens")
