@@ -141,10 +141,19 @@ async def test_a_cell_is_a_text_a_number_or_numbers_and_anything_else_is_json():
     assert columns["prompt_tokens"] == [None, 1]
 
 
-async def test_labels_are_a_column_also_where_no_row_has_one():
-    async with make_client(ScriptedTransport()) as client:
-        answers = await client.batch_map([None], "{}", labels=["good", "bad"], return_exceptions=True)
-    assert answers.columns()["label"] == [None]
+@pytest.mark.parametrize("rows", [[], [None]])
+async def test_labels_and_their_probabilities_are_columns_also_where_no_row_has_one(rows):
+    asked = {"labels": ["good", "bad"]}
+    probabilities = ["probability_good", "probability_bad", "probability_other"]
+    async with make_client(ScriptedTransport(), dialect="vllm") as client:
+        for params in (asked, {"extra_body": asked}):
+            answers = await client.batch_map(rows, "{}", **params, return_exceptions=True)
+            assert answers.columns()["label"] == rows
+            assert [*answers.columns()][-2:] == ["label", "error"]
+        for params in (asked | {"probabilities": True}, {"extra_body": asked | {"probabilities": True}}):
+            answers = await client.batch_map(rows, "{}", **params, return_exceptions=True)
+            assert [*answers.columns()][-5:] == ["label", *probabilities, "error"]
+            assert [answers.columns()[name] for name in probabilities] == [rows] * 3
 
 
 async def test_probabilities_by_label_are_a_column_each():

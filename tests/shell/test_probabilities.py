@@ -265,3 +265,39 @@ async def test_a_map_on_a_server_that_tells_no_probabilities_is_refused_whole():
         with pytest.raises(ConfigError, match="a tgi server does not tell the probabilities of labels") as refused:
             await client.batch_map(["x", "y"], "{}", labels=["a", "b"], probabilities=True, return_exceptions=True)
         assert refused.value.field == "probabilities"
+
+
+@pytest.mark.parametrize("labels", [LABELS, SHARED])
+async def test_a_call_for_probabilities_is_checked_as_the_caller_gave_it(labels):
+    model = Model()
+    wrong = [
+        ({"temprature": 0}, "temprature"),
+        ({"model_x": 1}, "model_x"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"timeout": 1}, "timeout"),
+        ({"timeout_s": -1}, "timeout_s"),
+        ({"labels": None}, "probabilities"),
+    ]
+    async with model.client() as client:
+        await client.complete("x", labels=labels, probabilities=True)
+        asked = len(model.server.sent)
+        for params, field in wrong:
+            for call, item in ((client.complete, "x"), (client.chat, CHAT)):
+                with pytest.raises(ConfigError) as caught:
+                    await call(item, **{"labels": labels, "probabilities": True, **params})
+                assert caught.value.field == field
+        rows = [{"prompt": "x", "params": {"labels": None, "probabilities": True}}]
+        (error,) = await client.batch_map(rows, return_exceptions=True)
+        assert type(error) is ConfigError and error.field == "probabilities"
+    assert len(model.server.sent) == asked
+
+
+async def test_labels_that_are_scored_take_no_prompt_that_is_cut():
+    model = Model()
+    cut = {"extra_body": {"truncate_prompt_tokens": 3}}
+    async with model.client() as client:
+        await client.complete("x", labels=LABELS, probabilities=True, **cut)
+        assert model.sent()[-1]["truncate_prompt_tokens"] == 3
+        with pytest.raises(ConfigError) as caught:
+            await client.complete("x", labels=SHARED, probabilities=True, **cut)
+        assert caught.value.field == "truncate_prompt_tokens"

@@ -357,8 +357,9 @@ def _requests_of(
         call, now = job.of(own, made.item, fields, made), runner.backend.now()
         row.finish = finish or engine.reader_of_labels(call)
         if own not in (Kind.SCORE, Kind.RERANK):
+            request = engine.calls.make(call, row, now, from_grant=True)
             row.ask = engine.way_of_row(call)
-            return engine.calls.make(call, row, now, from_grant=True)
+            return request
         from batchclient._maps.ranking import requests_of  # few rows are such
 
         first, *others = requests_of(call, row, runner, partial(engine.calls.make, now=now, from_grant=True))

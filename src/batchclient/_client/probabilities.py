@@ -60,6 +60,8 @@ _BUDGET = "thinking_tokens"
 _OF_TEMPLATE = ("chat_template", "chat_template_kwargs")
 _OF_SCORES = ("cache_salt", "add_special_tokens")
 """Fields of a call that are the same where its labels are scored."""
+_CUTTING = ("truncate_prompt_tokens", "truncate")
+"""Fields by which a server cuts what is scored, the label too."""
 _REPLACED = frozenset({LABELS, PROBABILITIES, "max_tokens", "max_completion_tokens"})
 
 
@@ -203,6 +205,9 @@ class _Asked:
     def go(self, way: _Way) -> None:
         """Send what tells the probabilities."""
         call = self.call
+        if way.first is None and (name := next((each for each in _CUTTING if field_of(call.params, each)), "")):
+            self.waiter.set_exception(ConfigError(f"labels that are scored do not go with {name}", field=name))
+            return
         if way.first is not None:
             self._ask([way.asked(call)], lambda answers: way.read(answers[0]))
         elif call.kind is Kind.CHAT:
@@ -249,11 +254,14 @@ async def ask(engine: Asking, call: Call) -> Completion:
     """Make one call for the probabilities of its labels.
 
     Raises:
-        ConfigError: no server tells them.
+        ConfigError: an argument is wrong, or no server tells them.
         BatchClientError: see ``batchclient.errors``.
     """
+    runner, calls = engine.start(), engine.calls
+    # What is sent has few of the caller's parameters: what is wrong with others is refused here.
+    named = call._replace(model=calls.some_model) if call.model is None and calls.asks_model else call
+    calls.make(named, None, runner.backend.now())
     call = _kept_from_thinking(call)
-    runner = engine.start()
     waiter, under_way = runner.backend.waiter(), list[Request]()
 
     def send(requests: list[Request]) -> None:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from batchclient._calls.labels import field_of
 from batchclient._maps.fields import encode
+from batchclient.dialects._labels import LABELS, OTHER, PROBABILITIES
 from batchclient.errors import ConfigError
 from batchclient.types import Embedding
 
@@ -34,7 +36,8 @@ def columns_for(docs: Any, call: str, params: Mapping[str, Any]) -> Callable[[Se
     Args:
         docs: the documents, which may be a frame.
         call: of a document that names no other.
-        params: of the call; with ``labels`` there is a column ``label``.
+        params: of the call; with ``labels`` there is a column ``label``, and with ``probabilities``
+            one for each label and what is none.
     """
     names: Any = ()
     if hasattr(type(docs), "__arrow_c_stream__"):
@@ -42,7 +45,11 @@ def columns_for(docs: Any, call: str, params: Mapping[str, Any]) -> Callable[[Se
         names = getattr(docs, "column_names", None) or getattr(docs, "columns", ())
     # Where polars takes a column, a list is one value, for all rows.
     is_of_polars = type(docs).__module__.partition(".")[0] == "polars"
-    always = (*_OF_CALLS.get(call, _OF_TEXTS), *(["label"] if params.get("labels") else []), "error")
+    labels = field_of(params, LABELS)
+    of_labels = [] if labels is None else ["label"]
+    if labels is not None and field_of(params, PROBABILITIES):
+        of_labels += [f"probability_{label}" for label in (*labels, OTHER)]
+    always = (*_OF_CALLS.get(call, _OF_TEXTS), *of_labels, "error")
     return partial(_columns_of, always, frozenset(names), sys.modules["polars"].Series if is_of_polars else None)
 
 
