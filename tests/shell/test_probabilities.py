@@ -12,7 +12,7 @@ from .scripted import Reply, ScriptedTransport, error, make_client
 
 LABELS = ["good", "bad", "very bad"]
 NUMBERS = {"good": 0.2, "bad": 0.5, "very bad": 0.25}
-_PIECES = re.compile(r" ?[^\s:<>(：]+|\s|[:<>(：]")
+_PIECES = re.compile(r"</s>| ?[^\s:<>(：]+|\s|[:<>(：]")
 CHAT = [{"role": "user", "content": "x?"}]
 
 
@@ -21,11 +21,12 @@ class Model:
 
     Args:
         tells: how it tells a chosen token: ``"ids"``, or ``"top"``: those of the likeliest alone, as before.
-        likely: the probability of each word, with or without a blank.
+        likely: the probability of each word, with or without a blank, or of two: of the second behind the first.
+        end: what its template ends an answer with.
     """
 
-    def __init__(self, tells="ids", likely=NUMBERS):
-        self.tells, self.likely = tells, likely
+    def __init__(self, tells="ids", likely=NUMBERS, end="</s>"):
+        self.tells, self.likely, self.end = tells, likely, end
         self.words = []
         self.server = ScriptedTransport()
         self.server.script = _Always(self.answer)
@@ -39,15 +40,19 @@ class Model:
                 self.words.append(piece)
         return [self.words.index(piece) for piece in self.pieces(text)]
 
-    def of(self, piece):
-        return math.log(self.likely.get(piece.strip(), 1e-6))
+    def of(self, piece, before=""):
+        word = piece.strip(" ")
+        return math.log(self.likely.get(f"{before.strip()} {word}", self.likely.get(word, 1e-6)))
 
     def answer(self, sent):
         body = sent.body
         if sent.request.path == "/tokenize":
             if "messages" in body:
                 text = "".join(f"<{each['role']}> {each['content']}" for each in body["messages"])
-                text += "" if body.get("continue_final_message") else "<assistant>"
+                if body["messages"][-1]["role"] != "assistant":
+                    text += "<assistant>"
+                elif not body.get("continue_final_message"):
+                    text += self.end
             else:
                 text = body["prompt"]
             return Reply(chunks=[json.dumps({"tokens": self.ids(text)}).encode()])
@@ -59,7 +64,7 @@ class Model:
 
     def echoed(self, index, prompt):
         pieces = [self.words[each] for each in prompt] if isinstance(prompt, list) else self.pieces(prompt)
-        numbers = [None, *map(self.of, pieces[1:])]
+        numbers = [None, *map(self.of, pieces[1:], pieces)]
         tops = [None if number is None else {"x": number} for number in numbers]
         told = {"tokens": pieces, "token_logprobs": numbers, "top_logprobs": tops}
         return {"index": index, "text": "".join(pieces), "finish_reason": "length", "logprobs": told}
@@ -167,6 +172,46 @@ async def test_a_chat_s_labels_are_scored_by_their_tokens():
         assert each.message == {"role": "assistant", "content": "very good"}
     texts = ["".join(model.words[each] for each in prompt) for prompt in model.sent()[-1]["prompt"]]
     assert texts == ["<user> x?<assistant> very good", "<user> x?<assistant> very bad"]
+
+
+CONTINUED = ["New York", "New York City", "Rome"]
+OF_CITIES = {"New": 0.5, "York": 0.8, "City": 0.9, "Rome": 0.1, "City \n": 1.0, "York \n": 0.1, "Rome \n": 1.0}
+
+
+async def test_a_label_that_continues_another_may_be_the_likelier_one():
+    model = Model(likely=OF_CITIES)
+    async with model.client() as client:
+        answer = await client.complete("Where?", labels=CONTINUED, probabilities=True)
+    whole = 0.5 * 0.8 * 0.1 + 0.5 * 0.8 * 0.9 + 0.1
+    assert answer.label == "New York City"
+    assert answer.probabilities == near(
+        {"New York": 0.04 / whole, "New York City": 0.36 / whole, "Rome": 0.1 / whole}, None
+    )
+    assert model.sent()[-1]["prompt"] == ["Where? New York\n", "Where? New York City\n", "Where? Rome\n"]
+
+
+async def test_in_a_chat_a_label_that_continues_another_ends_as_its_template_ends_an_answer():
+    model = Model(likely={name.replace("\n", "</s>"): number for name, number in OF_CITIES.items()}, end="</s>\n")
+    async with model.client() as client:
+        answer = await client.chat(CHAT, labels=CONTINUED, probabilities=True)
+    assert answer.label == "New York City"
+    texts = ["".join(model.words[each] for each in prompt) for prompt in model.sent()[-1]["prompt"]]
+    assert texts == [f"<user> x?<assistant> {label}</s>" for label in CONTINUED]
+    model = Model(end="")
+    async with model.client() as client:
+        with pytest.raises(ConfigError, match="one label begins with another") as caught:
+            await client.chat(CHAT, labels=CONTINUED, probabilities=True)
+    assert caught.value.field == "labels"
+
+
+async def test_a_completion_of_a_model_that_thinks_is_told_to_be_a_chat():
+    model = Model()
+    told = model.told
+    model.told = lambda place, body: told(place, body) | {"text": "<think>"}
+    async with model.client() as client:
+        for params in ({}, {"thinking_tokens": 0}):
+            with pytest.raises(ConfigError, match=r"thinks before it answers: ask by chat\(\), .* thinking_tokens=0"):
+                await client.complete("x", labels=LABELS, probabilities=True, **params)
 
 
 async def test_a_server_that_does_not_tell_chosen_tokens_is_asked_for_scores():

@@ -25,10 +25,10 @@ def field_of(params: Mapping[str, Any], name: str) -> Any:
     return extra[name] if isinstance(extra, Mapping) and name in extra else params.get(name)
 
 
-def thinks(model: str | None) -> ConfigError:
+def thinks(model: str | None, way: str = "labels need thinking_tokens=0") -> ConfigError:
     """Return the error of a call whose model thinks before it answers; ``None``: the client's."""
     which = "the model" if model is None else f"the model {model!r:.80}"
-    return ConfigError(f"{which} thinks before it answers: labels need thinking_tokens=0", field=LABELS)
+    return ConfigError(f"{which} thinks before it answers: {way}", field=LABELS)
 
 
 def reader(

@@ -11,6 +11,9 @@ Rules:
   each label is scored as a continuation of the prompt: a request per label, in lists, that echoes
   it. The sums of log-probabilities are made probabilities among the labels; nothing is known of
   what is none of them.
+- Where one label continues another (``New York``, ``New York City``), it could never be likelier:
+  each is scored with an end, the same for all. That is a line break behind a completion's label,
+  and in a chat the token that the template ends an answer with.
 - How labels are asked about is found out once for each set of them, with a few small requests, and
   tried once. A row waits for it before it is sent.
 - Sources: vLLM 0.32 ``entrypoints/openai/completion/protocol.py``, ``v1/sample/sampler.py``
@@ -24,6 +27,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from batchclient._calls.call import Call
@@ -55,6 +59,9 @@ _TOP = 20
 _REMEMBERED = 1024
 _AFTER = {True: ":", False: ":\n"}
 """What a label is tokenized behind: with a blank between, or without."""
+_END = "\n"
+"""What follows each of the labels that a completion scores, where one of them continues another."""
+_WITHOUT_THINKING = 'ask by chat(), or call="chat" of a map, with thinking_tokens=0'
 _CHAT = [{"role": "user", "content": "x"}]
 _BUDGET = "thinking_tokens"
 _OF_TEMPLATE = ("chat_template", "chat_template_kwargs")
@@ -96,7 +103,7 @@ class _Way(NamedTuple):
         assert self.first is not None, "as above"
         (choice,) = completion.choices
         if parted(choice)[0] or choice.text.lstrip().startswith("<think>"):
-            raise thinks(completion.model)
+            raise thinks(completion.model, _WITHOUT_THINKING) if choice.message is None else thinks(completion.model)
         logprobs: Any = choice.logprobs
         try:
             if choice.message is None:
@@ -349,6 +356,13 @@ def _fail(ways: Ways, key: _Key, error: BatchClientError) -> None:
             asked.waiter.set_exception(copy_of(error))
 
 
+def _is_continued(labels: tuple[str, ...]) -> bool:
+    """Whether one label is the beginning of another."""
+    texts = sorted(label.strip() for label in labels)
+    # What begins with a text stands right behind it.
+    return any(after.startswith(before) for before, after in pairwise(texts))
+
+
 def check_servers(servers: Servers) -> None:
     """Check that all servers tell the probabilities of labels.
 
@@ -377,10 +391,11 @@ async def _find(engine: Asking, call: Call) -> _Way:
     if is_chat:
         # What a template has before an answer stands before a label, too.
         said = [[*_CHAT, {"role": "assistant", "content": text}] for text in texts]
-        tokens = await _tokenized(engine, runner, call, [_CHAT, *said])
+        tokens = await _tokenized(engine, runner, [_tokens_of(call, item) for item in (_CHAT, *said)])
     if tokens is None:
         after = _AFTER[blank]
-        tokens = await _tokenized(engine, runner, call, [after, *(after + text for text in texts)])
+        told = [_tokens_of(call, item) for item in (after, *(after + text for text in texts))]
+        tokens = await _tokenized(engine, runner, told)
     continuations = tuple(tokens or ()) if is_chat else tuple(texts)
     small = call._replace(item=_CHAT if is_chat else _AFTER[blank])
     first = tuple(each[0] for each in tokens or ())
@@ -394,29 +409,51 @@ async def _find(engine: Asking, call: Call) -> _Way:
             return way
     if not continuations:
         raise DialectError("the server's tokenizer does not tell how the labels are written behind a prompt")
+    if _is_continued(labels):
+        end: Any = await _end_of(engine, runner, call, texts[0]) if is_chat else _END
+        continuations = tuple([each + end for each in continuations])
     # Which is the shortest answer that the server may be asked for.
     given: Any = [1] if is_chat else _AFTER[blank]
     await log_likelihood(engine, call._replace(kind=Kind.COMPLETION, item=(given, continuations[0]), params={}))
     return _Way(labels, None, continuations)
 
 
-async def _tokenized(engine: Asking, runner: Runner, call: Call, items: list[Any]) -> list[list[int]] | None:
-    """Return the tokens of the items behind those of the first; ``None``: one begins otherwise."""
+async def _end_of(engine: Asking, runner: Runner, call: Call, text: str) -> list[int]:
+    """Return the token that a template ends an answer with.
+
+    Raises:
+        ConfigError: nothing ends it.
+    """
+    said = [*_CHAT, {"role": "assistant", "content": text}]
+    behind = await _tokenized(engine, runner, [_tokens_of(call, said), _tokens_of(call, said, is_closed=True)])
+    if behind is None:
+        why = "one label begins with another, and the model's template does not tell where an answer ends"
+        raise ConfigError(f"{why}: call them so that none does", field=LABELS)
+    return behind[0][:1]
+
+
+async def _tokenized(engine: Asking, runner: Runner, calls: list[Call]) -> list[list[int]] | None:
+    """Return the tokens of the calls behind those of the first; ``None``: one begins otherwise."""
     now = runner.backend.now()
-    calls = [_tokens_of(call, item) for item in items]
-    answers = await call_together(runner, len(items), lambda place, part: engine.calls.make(calls[place], part, now))
+    answers = await call_together(runner, len(calls), lambda place, part: engine.calls.make(calls[place], part, now))
     before, *others = [answer.ids for answer in answers]
     behind = [ids[len(before) :] for ids in others if ids[: len(before)] == before and len(ids) > len(before)]
     return behind if len(behind) == len(others) else None
 
 
-def _tokens_of(call: Call, item: Any) -> Call:
-    """Return the call for the tokens of a text, or of a conversation up to its answer."""
+def _tokens_of(call: Call, item: Any, *, is_closed: bool = False) -> Call:
+    """Return the call for the tokens of a text, or of a conversation.
+
+    Args:
+        call: the caller's.
+        item: the text or conversation.
+        is_closed: whether the end of its last answer belongs to it.
+    """
     if isinstance(item, str):
         params: dict[str, Any] = {"add_special_tokens": False}
     else:
         names = (*_OF_TEMPLATE, "add_generation_prompt", "continue_final_message")
         params = {name: value for name in names if (value := field_of(call.params, name)) is not None}
         if item[-1]["role"] == "assistant":
-            params |= {"add_generation_prompt": False, "continue_final_message": True}
+            params |= {"add_generation_prompt": False, "continue_final_message": not is_closed}
     return call._replace(kind=Kind.TOKENS, item=item, params=params)
