@@ -361,6 +361,28 @@ async def test_a_wrong_budget_is_refused_by_name(params, says):
             await client.batch_map(["Why?"], "{}", **params)
 
 
+@pytest.mark.parametrize("budget", [0, 20])
+@pytest.mark.parametrize("name", ["chat_template_kwargs", "custom_params"])
+async def test_what_a_budget_goes_into_is_an_object_or_refused_by_name(name, budget):
+    server = Thinker(flag=True)
+    async with one_by_one(server) as client:
+        with pytest.raises(ConfigError, match=f"{name} is an object, not 'x'") as refused:
+            await client.chat(user(), max_tokens=5, thinking_tokens=budget, extra_body={name: "x"})
+        assert refused.value.field == name and server.bodies == []
+        await client.chat(user(), max_tokens=5, thinking_tokens=budget, extra_body={name: None})
+
+
+@pytest.mark.parametrize("budget", [0, 20])
+async def test_a_server_that_refuses_what_its_template_would_read_is_named(budget):
+    said = "1 validation error: chat_template_kwargs: Extra inputs are not permitted"
+    server = ScriptedTransport(*[error(400, said)] * 3)
+    async with one_by_one(server, dialect="trtllm") as client:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="a trtllm server has no field for thinking_tokens"):
+                await client.chat(user(), max_tokens=5, thinking_tokens=budget)
+        assert len(server.sent) == 1
+
+
 async def test_a_null_is_no_budget():
     server = Thinker(thoughts=1)
     async with one_by_one(server, dialect="openai") as client:

@@ -25,7 +25,7 @@ from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
 from batchclient.dialects._servers import Server
 from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
-from batchclient.dialects._thinking import NO_BUDGET, Budget, with_budget
+from batchclient.dialects._thinking import NO_BUDGET, SWITCHES, Budget, with_budget
 from batchclient.errors import BadRequest, ConfigError, DemuxError, NotFound
 from batchclient.health import TAGS
 from batchclient.transport import WireRequest
@@ -112,7 +112,7 @@ class Dialect:
         if budget is None:
             return False
         # A chat is kept from thinking by its template.
-        is_kept = shape.kind is Kind.CHAT and shape.thinking_tokens == 0
+        is_kept = _is_kept(shape) and SWITCHES not in self._without
         return is_kept or (budget.field != "" and budget.field not in self._without)
 
     def asked(self, batch: Batch) -> Batch | Failure:
@@ -138,10 +138,11 @@ class Dialect:
 
     def refused_budget(self, batch: Batch, failure: Failure) -> Failure:
         """Learn from a failure whether the server refuses the field of a budget; return its meaning."""
-        budget = self._budgets[batch.shape.kind]
-        if failure.status not in _REFUSED or not budget.field or budget.field not in failure.message:
+        names = (self._budgets[batch.shape.kind].field, SWITCHES if _is_kept(batch.shape) else "")
+        named = {name for name in names if name and name in failure.message}
+        if failure.status not in _REFUSED or not named:
             return failure
-        self._without |= {budget.field}
+        self._without |= named
         self._with_budgets.clear()
         return replace(failure, kind=FailureKind.UNSUPPORTED, code=NO_BUDGET)
 
@@ -240,3 +241,8 @@ class Dialect:
         asked = copy(batch)
         asked.shape = named
         return asked
+
+
+def _is_kept(shape: Shape) -> bool:
+    """Whether the template of these calls is told that the model is not to think."""
+    return shape.kind is Kind.CHAT and shape.thinking_tokens == 0

@@ -20,7 +20,7 @@ from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.dialects._kinds import known_fields
 from batchclient.dialects._labels import LABELS, PROBABILITIES, demand
-from batchclient.dialects._thinking import room_for
+from batchclient.dialects._thinking import SWITCHES, room_for
 from batchclient.errors import ConfigError
 
 __all__ = ["Shapes"]
@@ -189,6 +189,11 @@ def _make_shape(
     if is_chat and alone is None and n != 1 and n is not None:
         alone = "n"
     thinking_tokens = _count(fields, "thinking_tokens", 0)
+    if thinking_tokens is not None:
+        # A budget goes into these beside what the call has there.
+        for name in (SWITCHES, "custom_params"):
+            if not isinstance(fields.get(name) or {}, dict):
+                raise ConfigError(f"{name} is an object, not {fields[name]!r:.40}", field=name)
     if thinking_tokens is not None and max_tokens is None and not is_chat:
         message = "a completion with thinking_tokens needs max_tokens, the bound of the answer: by default it is 16"
         raise ConfigError(message, field="max_tokens")

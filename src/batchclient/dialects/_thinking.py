@@ -43,6 +43,7 @@ __all__ = [
     "NOT_AT_ALL",
     "NO_BUDGET",
     "SGLANG_BUDGETS",
+    "SWITCHES",
     "TRTLLM_BUDGETS",
     "VLLM_BUDGETS",
     "Budget",
@@ -60,6 +61,8 @@ NO_BUDGET = "no_thinking_budget"
 _TAG_TOKENS = 2
 """The tags around reasoning are output, too: an answer after 200 tokens begins with the 203rd."""
 _BOUNDS = ("max_tokens", "max_completion_tokens")
+SWITCHES = "chat_template_kwargs"
+"""The field of what a chat's template reads."""
 NOT_AT_ALL = {"enable_thinking": False, "thinking": False}
 """What templates of chats read: Qwen's and most others; DeepSeek's and Granite's."""
 
@@ -107,7 +110,7 @@ def _llamacpp(fields: dict[str, Any], budget: int, tag: str, is_open: bool) -> N
 
 
 def _template(fields: dict[str, Any], budget: int, _tag: str, _is_open: bool) -> None:  # noqa: FBT001
-    fields["chat_template_kwargs"] = {"thinking_budget": budget, **(fields.get("chat_template_kwargs") or {})}
+    fields[SWITCHES] = {"thinking_budget": budget, **(fields.get(SWITCHES) or {})}
 
 
 _OF_VLLM = Budget(
@@ -136,7 +139,7 @@ LLAMACPP_BUDGETS = {
 }
 TRTLLM_BUDGETS = {
     Kind.CHAT: Budget(
-        field="chat_template_kwargs",
+        field=SWITCHES,
         write=_template,
         advice="take a model whose chat template reads thinking_budget; trtllm-serve has no bound of its own",
     )
@@ -163,7 +166,7 @@ def with_budget(shape: Shape, budget: Budget, *, has_field: bool, tag: str) -> S
     if has_field and budget.write is not None:
         budget.write(fields, tokens, shape.opened or tag, bool(shape.opened))
     if not tokens and shape.kind is Kind.CHAT and not (has_field and budget.ends_at_0):
-        fields["chat_template_kwargs"] = {**NOT_AT_ALL, **(fields.get("chat_template_kwargs") or {})}
+        fields[SWITCHES] = {**NOT_AT_ALL, **(fields.get(SWITCHES) or {})}
         # There are no tags.
         bound = None if bound is None else bound - _TAG_TOKENS
     # One bound of the thinking, its tags and the answer, as it was planned for.
@@ -173,8 +176,8 @@ def with_budget(shape: Shape, budget: Budget, *, has_field: bool, tag: str) -> S
 
 def is_kept(fields: Mapping[str, Any]) -> bool:
     """Whether the template of a chat with these fields is told that the model is not to think."""
-    switches = fields.get("chat_template_kwargs")
-    said = [switches.get(name) for name in NOT_AT_ALL] if isinstance(switches, Mapping) else []
+    switches = fields.get(SWITCHES) or {}
+    said = [switches.get(name) for name in NOT_AT_ALL]
     return False in said and True not in said
 
 
