@@ -277,14 +277,19 @@ def test_new_goes_on_with_what_failed_for_now_and_begins_anew_without_its_output
     assert run(source, "-o", out, *again, "--timeout", 0.5) == (1, 4, 2, 2, 0)
     server.set_faults()
     assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
-    assert run(source, "-o", out, *again)[0] == 1 and "nothing to do; 1 of its rows failed for good" in run.said
+    assert "--retry-failed without --new runs 1 rows again that failed for good" in run.said
+    # What is left failed for good: the job is done.
+    assert run(source, "-o", out)[0] == 1 and "nothing to do; 1 of its rows failed for good" in run.said
+    assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
+    server.set_faults("stall,count=1")
+    assert run(source, "-o", out, *again, "--timeout", 0.5) == (1, 4, 2, 2, 0)
+    server.set_faults()
     out.unlink()
     assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
     out.write_text("notes of mine")
     assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
-    # A job that has ended with 0 is done.
     write_rows(source, rows_of(2))
-    assert run(source, "-o", out, *again) == (0, 2, 0, 0, 2)
+    assert run(source, "-o", out, *again) == (0, 2, 2, 0, 0)
     assert run(source, "-o", out, *again) == (0, 2, 2, 0, 0)
     out.unlink()
     assert run(source, "-o", out, *again) == (0, 2, 2, 0, 0)

@@ -189,6 +189,11 @@ class Job:
         return Status.FAILED if failed.failed or end or self.fault or self.reader_is_gone else Status.OK
 
     @property
+    def is_done(self) -> bool:
+        """Whether the same command, without ``--new``, would have nothing to do."""
+        return self.is_whole and self.signal is None and not self.kinds.may_be_tried
+
+    @property
     def counts(self) -> Counts:
         """The rows of the map."""
         return self._results.counts

@@ -11,7 +11,7 @@ Rules:
 - A job whose audit is still to come says so: the same command makes up for it, also with ``--new``.
 - ``--new`` begins another job in the same journal. Until its ``OUT`` is in place, the job before
   is there, too: a command goes on with the job of its own settings, and of two with the older one.
-  With ``--new`` it goes on with the new one, until a command has ended with status 0.
+  With ``--new`` it goes on with the new one, until that has no row left that may succeed later.
 """
 
 from __future__ import annotations
@@ -361,13 +361,19 @@ class Kept:
         return checksum is not None and checksum == self._source.checksum()
 
     @property
+    def without_new(self) -> str:
+        """What is said of a command that goes on with a job that is done; empty: nothing."""
+        return " without --new" if self._options.new else ""
+
+    @property
     def failed(self) -> str:
         """What is said of the finished job's failed rows; empty: none failed."""
         failed, not_sent = self._told.get("failed", 0), self._told.get("not_sent", 0)
         told = f"; --fail-if {broken}" if (broken := self._told.get("broken")) else ""
         told += f"; rows that were not sent: {not_sent:,}; mend the input" if not_sent else ""
         if failed > not_sent:
-            told += f"; {failed - not_sent:,} of its rows failed for good; --retry-failed runs them again"
+            way = f"--retry-failed{self.without_new} runs them again"
+            told += f"; {failed - not_sent:,} of its rows failed for good; {way}"
         return told
 
     def names(self, names: Names) -> Names:

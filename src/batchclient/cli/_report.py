@@ -60,7 +60,7 @@ def report(job: Job, options: MapOptions, output: Output, kept: Kept | None = No
     ]
     more += [] if kept is None else _of_journal(job, kept)
     more += _of_thinking(job, options)
-    more += _of_truncated(job.kinds, options, is_kept=kept is not None)
+    more += _of_truncated(job, options, kept)
     more += _reached(job, options)
     more += _of_servers(job, options)
     say(f"{start}{_counts(job, output)}{lost}", *failures, *more, event="summary", **facts)
@@ -108,8 +108,9 @@ def _of_thinking(job: Job, options: MapOptions) -> list[str]:
     return []
 
 
-def _of_truncated(kinds: Kinds, options: MapOptions, *, is_kept: bool) -> list[str]:
+def _of_truncated(job: Job, options: MapOptions, kept: Kept | None) -> list[str]:
     """Return the options that let the truncated answers go on; none where they cannot, or did not."""
+    kinds = job.kinds
     bounds = [
         bound for name in ("max_tokens", "max_completion_tokens") if type(bound := options.params.get(name)) is int
     ]
@@ -118,7 +119,8 @@ def _of_truncated(kinds: Kinds, options: MapOptions, *, is_kept: bool) -> list[s
     if not kinds.is_mendable or 0 < 2 * longest <= tried:
         return []
     way = "--retry-truncated 1" + (f" --max-tokens-at-most {2 * longest}" if longest else "")
-    if is_kept:
+    if kept is not None:
+        way += kept.without_new if job.is_done else ""
         return [f"the same command with {way} lets the truncated answers go on, and sends no other answered row"]
     return [f"{way} lets such answers go on"]
 
@@ -134,7 +136,8 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
     for_now = kinds.may_be_tried
     ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
     if for_good := kinds.failed - for_now - kinds.not_sent:
-        ways.append(f"--retry-failed runs {for_good:,} rows again that failed for good")
+        without = "" if for_now else kept.without_new
+        ways.append(f"--retry-failed{without} runs {for_good:,} rows again that failed for good")
     if kinds.not_sent:
         ways.append(f"rows that were not sent: {kinds.not_sent:,}; mend the input")
     return [f"{kept.place} has the answers: {', '.join(ways)}"] if ways else []

@@ -126,8 +126,7 @@ def _job(options: MapOptions, source: Source) -> int:
         if kept is not None and (status := kept.status) is not None:
             if not options.quiet:
                 say(f"{output.name} is finished, with these settings and this input: nothing to do{kept.failed}")
-            if not status:
-                kept.done()
+            kept.done()
             return status
         if kept is not None:
             options = options.but(names=kept.names(options.names))
@@ -149,7 +148,7 @@ def _job(options: MapOptions, source: Source) -> int:
         report(job, options, output, kept)
         if job.audit is not None and job.is_whole and (job.audit.differing or not options.quiet):
             say(*job.audit.lines(), event="audit", asked=job.audit.asked, differ=len(job.audit.differing))
-        if kept is not None and not job.status:
+        if kept is not None and job.is_done:
             kept.done()
     return job.status
 
