@@ -117,7 +117,7 @@ def refused(request, status, body, headers=None, wall_time=0.0, server=None):
     server.encode(batch)
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     failure = server.failure(batch, status, headers or {}, body, wall_time)
-    return failure if batch.shape.thinking_tokens is None else server.refused_budget(batch, failure)
+    return failure if batch.shape.thinking_tokens is None else server.refused_budget(batch, failure, 0.0)
 
 
 # What came -----------------------------------------------------------------------------------------------------------

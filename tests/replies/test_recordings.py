@@ -227,7 +227,7 @@ def test_a_budget_that_is_refused_is_learnt_whether_by_a_status_or_in_a_stream(n
     server = request.server()
     batch = server.asked(request.batch())
     if found.status == 200:
-        failure = server.refused_budget(batch, read(found.asked, found.body).failure)
+        failure = server.refused_budget(batch, read(found.asked, found.body).failure, 0.0)
     else:
         failure = refused(request, found.status, found.body, server=server)
     assert (failure.kind.name, failure.code, failure.status) == ("UNSUPPORTED", "no_thinking_budget", 400)

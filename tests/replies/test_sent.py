@@ -244,6 +244,10 @@ def test_a_refused_budget_is_sent_no_more():
     assert isinstance(sent(chats(**THINKING), server), Failure)
     _, body = sent(chats(streamed=False, thinking_tokens=0), server)
     assert body == MESSAGE | {"chat_template_kwargs": NOT_AT_ALL}
+    server.forget_refusals(119.0)
+    assert isinstance(sent(chats(**THINKING), server), Failure)
+    server.forget_refusals(120.0)
+    assert sent(chats(streamed=False, **THINKING), server)[1]["thinking_token_budget"] == THINKING["thinking_tokens"]
     # A caller's own field of the name is the caller's.
     mine = refused(chats(streamed=False, thinking_token_budget=3), 400, words, server=make_dialect("vllm"))
     assert mine.kind.name == "BAD_CALL"

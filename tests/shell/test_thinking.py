@@ -531,30 +531,36 @@ def at(url_of_pages, calls, url="http://scripted/v1", **arguments):
     return connected(url, **seams, **{"model": "m", "batching": Batching(max_size=1), **arguments})
 
 
+class Steady:
+    """Tries again after 0.3 s."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return 0.3
+
+
+@pytest.mark.parametrize("is_map", [False, True])
 @pytest.mark.parametrize(
     "absent",
     [ConnectFailed("refused"), ConnectionLost("reset"), error(503), "hangs"],
     ids=["refused", "reset", "503", "hangs"],
 )
-async def test_a_server_that_is_away_is_waited_for_and_not_refused(absent):
+async def test_a_server_that_is_away_is_waited_for_and_not_refused(absent, is_map):
     server, pages = Thinker(flag=True, parser=True), Pages({"/models": absent})
-    async with at(lambda url: pages, server) as client:
+    async with at(lambda url: pages, server, retry=Steady()) as client:
         answers, budget = [], {"max_tokens": 5, "thinking_tokens": 20}
 
         async def ask():
-            answers.append(await client.chat(user(), **budget))
-
-        async def map_rows():
-            answers.extend(await client.batch_map(["Why?", "And?"], "{}", call="chat", **budget))
+            if is_map:
+                answers.extend(await client.batch_map(["Why?"], "{}", call="chat", **budget))
+            else:
+                answers.append(await client.chat(user(), **budget))
 
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            group.start_soon(map_rows)
-            await anyio.sleep(0.4)
+            await anyio.sleep(0.1)
             assert (client.statistics().failed, server.bodies) == (0, [])
             pages.pages = VLLM
-        assert [answer.text for answer in answers] == [" The answer is 42."] * 3
-        assert {body["thinking_token_budget"] for body in server.bodies} == {20}
+        assert answers[0].text == " The answer is 42." and server.bodies[0]["thinking_token_budget"] == 20
 
 
 async def test_a_call_to_a_server_that_stays_away_fails_as_any_other():
@@ -604,6 +610,40 @@ async def test_what_waits_for_a_servers_name_is_counted_and_can_be_aborted():
         client.abort()
         await settle()
         assert (client.statistics().failed, client.statistics().in_flight) == (1, 0)
+
+
+async def test_a_refused_field_is_tried_again_after_two_minutes():
+    server = Thinker()
+    async with one_by_one(server) as client:
+        await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        server.flag = True
+        for pause_s, sent in ((100, [None, None]), (30, [20])):
+            await anyio.sleep(pause_s)
+            begun = len(server.bodies)
+            await client.chat(user(), max_tokens=5, thinking_tokens=20)
+            assert [body.get("thinking_token_budget") for body in server.bodies[begun:]] == sent
+
+
+async def test_a_server_that_was_away_is_sent_the_field_again():
+    class Restarted(Thinker):
+        is_away = False
+
+        def tell(self, sent):
+            return ConnectFailed("refused") if self.is_away else super().tell(sent)
+
+    server = Restarted()
+    async with at(lambda url: Pages(VLLM), server) as client:
+        await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        server.is_away = True
+        with pytest.raises(ConnectFailed):
+            await client.complete("a plain call")
+        server.is_away, server.flag = False, True
+        await client.complete("a plain call")
+        # It is asked which it is now.
+        await anyio.sleep(1)
+        begun = len(server.bodies)
+        await client.chat(user(), max_tokens=5, thinking_tokens=20)
+        assert [body.get("thinking_token_budget") for body in server.bodies[begun:]] == [20]
 
 
 def test_threads_have_it_too():

@@ -111,6 +111,8 @@ class Thinking:
         shape = call.shape
         # A server that is still to say which it is may have a field.
         known = servers.heard if self._asks else [server.dialect for server in servers.values()]
+        for dialect in known:
+            dialect.forget_refusals(self._runner.backend.now())
         lacking = [dialect for dialect in known if not dialect.takes_budget(shape)]
         budgets = [dialect.budget(shape.kind) for dialect in lacking]
         if lacking and all(budget is not None and budget.goes_on for budget in budgets):

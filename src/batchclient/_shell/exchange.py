@@ -164,7 +164,7 @@ class Exchanges:
                 failed = dialect.failure(asked, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if look is not None:
-                    failed = dialect.refused_budget(asked, failed)
+                    failed = dialect.refused_budget(asked, failed, now())
                 if not verbatim:
                     return failed
                 # The body of a failed list may speak of others' prompts.
@@ -189,7 +189,7 @@ class Exchanges:
                 _name(answers, server.model)
             if look is not None:
                 look(answers)
-                failure = None if failure is None else dialect.refused_budget(asked, failure)
+                failure = None if failure is None else dialect.refused_budget(asked, failure, now())
             if batch.shape.to_caller:
                 # The last event may have come without its blank line.
                 await self._hand_out(decoder, batch.requests[0].waiter, ended=True)

@@ -81,6 +81,7 @@ __all__ = ["Runner"]
 
 _BODY_TIMEOUTS = BodyTimeouts()
 _MOST_TOLD = 512
+_SOONEST_RESTART_S = 1.0
 _PAGE_TIMES = PageTimes()
 _A_STEP_S, _LONGEST_STEP_S = 0.0001, 1.0
 _T = TypeVar("_T")
@@ -284,6 +285,8 @@ class Runner:
         if self.ended or endpoint not in self.servers:
             return
         caps = self.servers.learn(endpoint, facts)
+        # Perhaps it was started anew.
+        self.servers[endpoint].dialect.forget_refusals(self._now(), _SOONEST_RESTART_S)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
         self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.event_per_token))

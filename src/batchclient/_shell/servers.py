@@ -3,7 +3,8 @@
 Rules:
 - An endpoint has the given dialect, or else an assumed one, then, from the next batch after its
   server is known, the server's own. Batches under way go on as encoded.
-- A dialect stays while its server is of the same sort, with all that it has learnt.
+- A dialect stays while its server is of the same sort, with all that it has learnt, but whether a
+  budget for thinking was refused: that depends on how the server was started.
 """
 
 from __future__ import annotations

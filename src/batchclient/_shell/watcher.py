@@ -144,11 +144,11 @@ class Watcher:
         if Page.SERVER not in self._transports:
             return None
         found = Fingerprint() if anew else self._known
-        failure = _absence(await self._read(found), found)
-        if anew and not found.heard:
+        came = await self._read(found)
+        if came is None or (anew and not found.heard):
             return self._known.facts()
         self._keep(found)
-        if failure is not None:
+        if _absence(came, found) is not None:
             # GETs in vain do not count.
             self._known = Fingerprint()
         return found.facts()

@@ -1,7 +1,8 @@
 """A dialect: a row of the table of servers, and what its endpoint has shown so far.
 
 A field added by batchclient and refused by a server is left out of the endpoint's later requests,
-for the dialect's life.
+for the dialect's life. The field of a budget for thinking is tried again: the refusal says how to
+start the server.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = ["Dialect"]
 _NO_ROUTE = (404, 405)
 _REFUSED = (400, 422, 501)
 _MOST_REMEMBERED = 256
+_TRIED_AGAIN_AFTER_S = 120.0
 _ASKED_AGAIN_AFTER = 64
 """Of so many calls with an ``n`` one is sent, where the server ignored ``n`` twice in a row."""
 
@@ -84,6 +86,8 @@ class Dialect:
         self._thinks_in = thinks_in or next(iter(TAGS))
         self._with_budgets: dict[Shape, Shape | Failure] = {}
         """Shapes of calls with a budget for thinking, and the same in the server's fields."""
+        self._refused: dict[str, float] = {}
+        """Fields of such budgets that the server has refused, and when."""
         self._takes_guided = server.takes_guided
         self._form_of = None if assumed else server.labels
         self._labelled: dict[Shape, Shape] = {}
@@ -112,8 +116,11 @@ class Dialect:
         if budget is None:
             return False
         # A chat is kept from thinking by its template.
-        is_kept = _is_kept(shape) and SWITCHES not in self._without
-        return is_kept or (budget.field != "" and budget.field not in self._without)
+        is_kept = _is_kept(shape) and SWITCHES not in self._refused
+        return is_kept or self._has_field(budget)
+
+    def _has_field(self, budget: Budget) -> bool:
+        return budget.field != "" and budget.field not in self._without and budget.field not in self._refused
 
     def asked(self, batch: Batch) -> Batch | Failure:
         """Return a batch whose calls have a budget for thinking in the server's fields."""
@@ -134,15 +141,21 @@ class Dialect:
             refused = refuse(self.name, "has no field for thinking_tokens, or was not started for it")
             return replace(refused, code=NO_BUDGET)
         budget = self._budgets[shape.kind]
-        return with_budget(shape, budget, has_field=budget.field not in self._without, tag=self._thinks_in)
+        return with_budget(shape, budget, has_field=self._has_field(budget), tag=self._thinks_in)
 
-    def refused_budget(self, batch: Batch, failure: Failure) -> Failure:
+    def forget_refusals(self, now: float, after_s: float = _TRIED_AGAIN_AFTER_S) -> None:
+        """Forget after a while that the field of a budget was refused."""
+        if self._refused and now - max(self._refused.values()) >= after_s:
+            self._refused.clear()
+            self._with_budgets.clear()
+
+    def refused_budget(self, batch: Batch, failure: Failure, now: float) -> Failure:
         """Learn from a failure whether the server refuses the field of a budget; return its meaning."""
         names = (self._budgets[batch.shape.kind].field, SWITCHES if _is_kept(batch.shape) else "")
         named = {name for name in names if name and name in failure.message}
         if failure.status not in _REFUSED or not named:
             return failure
-        self._without |= named
+        self._refused |= dict.fromkeys(named, now)
         self._with_budgets.clear()
         return replace(failure, kind=FailureKind.UNSUPPORTED, code=NO_BUDGET)
 
