@@ -303,6 +303,9 @@ async def test_the_servers_own_count_of_reasoning_stands_before_an_estimate(told
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 0}, "top_logprobs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"return_token_ids": True}, "return_token_ids"),
         ({"include_reasoning": False}, "include_reasoning"),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
     ],
@@ -314,6 +317,21 @@ async def test_what_the_way_without_a_field_cannot_do_is_refused_by_name(params,
             await client.chat(user(), max_tokens=5, thinking_tokens=20, **params)
         assert refused.value.field == "thinking_tokens" and "--enable-strict-thinking" in str(refused.value)
         assert server.bodies == []
+
+
+async def test_no_logprobs_beside_the_texts_own_are_logprobs_and_a_penalty_of_zero_is_none():
+    async with one_by_one(Thinker()) as client:
+        with pytest.raises(ConfigError, match="thinking_tokens goes without logprobs"):
+            await client.complete("Why?", max_tokens=5, thinking_tokens=20, logprobs=0)
+        asked = {
+            "presence_penalty": 0,
+            "frequency_penalty": 0.0,
+            "stop": [],
+            "repetition_penalty": 1.0,
+            "logprobs": None,
+        }
+        answer = await client.complete("Why?", max_tokens=5, thinking_tokens=20, **asked)
+        assert answer.health == "ok"
 
 
 async def test_a_stream_has_the_field_or_is_refused():

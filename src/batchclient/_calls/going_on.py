@@ -28,8 +28,14 @@ _ANEW = frozenset(
 
 def unfit(fields: Mapping[str, Any]) -> str:
     """Return the field because of which an answer cannot be gone on with; empty: there is none."""
-    name = next((name for name, value in fields.items() if name in _ANEW and value not in (None, False, [])), "")
+    name = next((name for name, value in fields.items() if name in _ANEW and _asks(name, value)), "")
     return name or ("repetition_penalty" if fields.get("repetition_penalty") not in (None, 1) else "")
+
+
+def _asks(name: str, value: object) -> bool:
+    """Whether a field asks for something: of logprobs, 0 asks for the text's own."""
+    is_zero = type(value) is int and value == 0
+    return name.endswith("logprobs") if is_zero else value not in (None, False, [])
 
 
 def kept(choice: Choice) -> str:
