@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from batchclient import Batching, ConfigError, DialectError
+from batchclient import BadRequest, Batching, ConfigError, DialectError
 
 from .scripted import Reply, ScriptedTransport, error, make_client
 
@@ -59,7 +59,7 @@ class Model:
         if body.get("echo"):
             choices = [self.echoed(place, prompt) for place, prompt in enumerate(sent.prompts)]
         else:
-            choices = [self.told(place, body) for place in range(len(sent.prompts))]
+            choices = [self.told(place, body) for place in range(1 if "messages" in body else len(sent.prompts))]
         return Reply(chunks=[json.dumps({"choices": choices}).encode()])
 
     def echoed(self, index, prompt):
@@ -346,3 +346,28 @@ async def test_labels_that_are_scored_take_no_prompt_that_is_cut():
         with pytest.raises(ConfigError) as caught:
             await client.complete("x", labels=SHARED, probabilities=True, **cut)
         assert caught.value.field == "truncate_prompt_tokens"
+
+
+async def test_a_parameter_that_the_server_refuses_decides_nothing_for_later_calls():
+    model = Model()
+    answer = model.answer
+    model.server.script = _Always(lambda sent: error(400, "hot") if "temperature" in sent.body else answer(sent))
+    async with model.client() as client:
+        for call, item in ((client.complete, "x"), (client.chat, CHAT)):
+            with pytest.raises(BadRequest, match="hot"):
+                await call(item, labels=LABELS, probabilities=True, temperature=-1)
+            told = await call(item, labels=LABELS, probabilities=True)
+            assert told.probabilities["other"] is not None
+
+
+@pytest.mark.parametrize(("begun", "first"), [("It is", " good"), ("It is (", "good")])
+async def test_in_a_chat_that_goes_on_with_an_answer_a_label_begins_as_its_end_asks(begun, first):
+    model = Model()
+    chat = [*CHAT, {"role": "assistant", "content": begun}]
+    on = {"add_generation_prompt": False, "continue_final_message": True}
+    async with model.client() as client:
+        await client.chat(CHAT, labels=LABELS, probabilities=True)
+        answer = await client.chat(chat, labels=LABELS, probabilities=True, **on)
+    assert answer.label == "bad" and answer.probabilities["other"] is not None
+    body = model.sent("/chat/completions")[-1]
+    assert model.words[body["logprob_token_ids"][0]] == first and body["continue_final_message"] is True

@@ -319,9 +319,17 @@ def _kept_from_thinking(call: Call) -> Call:
 
 def _key_of(call: Call) -> _Key:
     """Return what decides how the labels of a call are asked about."""
-    blank = None if call.kind is Kind.CHAT else _asks_for_blank(call.item)
+    blank = _blank_of(call)
     of_template = [field_of(call.params, name) for name in _OF_TEMPLATE]
     return call.kind, call.model, blank, *field_of(call.params, LABELS), repr(of_template)
+
+
+def _blank_of(call: Call) -> bool | None:
+    """Return whether a blank stands before a label; ``None``: the chat's template decides."""
+    if call.kind is not Kind.CHAT:
+        return _asks_for_blank(call.item)
+    goes_on = field_of(call.params, "continue_final_message")
+    return _asks_for_blank(call.item[-1].get("content")) if goes_on else None
 
 
 def _asks_for_blank(prompt: Any) -> bool:
@@ -385,19 +393,21 @@ async def _find(engine: Asking, call: Call) -> _Way:
     check_servers(runner.servers)
     labels: tuple[str, ...] = tuple(field_of(call.params, LABELS))
     is_chat = call.kind is Kind.CHAT
-    blank = not is_chat and _asks_for_blank(call.item)
+    blank = _blank_of(call)
     texts = [(" " if blank else "") + label.strip() for label in labels]
     tokens = None
-    if is_chat:
+    if blank is None:
         # What a template has before an answer stands before a label, too.
         said = [[*_CHAT, {"role": "assistant", "content": text}] for text in texts]
         tokens = await _tokenized(engine, runner, [_tokens_of(call, item) for item in (_CHAT, *said)])
     if tokens is None:
-        after = _AFTER[blank]
+        after = _AFTER[bool(blank)]
         told = [_tokens_of(call, item) for item in (after, *(after + text for text in texts))]
         tokens = await _tokenized(engine, runner, told)
     continuations = tuple(tokens or ()) if is_chat else tuple(texts)
-    small = call._replace(item=_CHAT if is_chat else _AFTER[blank])
+    # Without what the caller asks for besides: what is wrong with it says nothing of the server.
+    of_template = {name: value for name in _OF_TEMPLATE if (value := field_of(call.params, name)) is not None}
+    small = call._replace(item=_CHAT if is_chat else _AFTER[bool(blank)], params=of_template)
     first = tuple(each[0] for each in tokens or ())
     if len({*first}) == len(labels) <= _MOST_IDS:
         way = _Way(labels, first, continuations)
@@ -410,10 +420,10 @@ async def _find(engine: Asking, call: Call) -> _Way:
     if not continuations:
         raise DialectError("the server's tokenizer does not tell how the labels are written behind a prompt")
     if _is_continued(labels):
-        end: Any = await _end_of(engine, runner, call, texts[0]) if is_chat else _END
+        end: Any = await _end_of(engine, runner, call, labels[0].strip()) if is_chat else _END
         continuations = tuple([each + end for each in continuations])
     # Which is the shortest answer that the server may be asked for.
-    given: Any = [1] if is_chat else _AFTER[blank]
+    given: Any = [1] if is_chat else _AFTER[bool(blank)]
     await log_likelihood(engine, call._replace(kind=Kind.COMPLETION, item=(given, continuations[0]), params={}))
     return _Way(labels, None, continuations)
 
