@@ -24,7 +24,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
 from batchclient.dialects._verbatim import ESTIMATED
-from batchclient.errors import ConfigError
+from batchclient.errors import BadRequest, ConfigError
 from batchclient.types import NOT_GIVEN, Reply
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ async def make_calls(
         the server may take; nothing was sent then.
 
     Raises:
-        BatchClientError: of the first call that failed; ``reply`` is the server's own.
+        BatchClientError: of the first call that failed; ``reply`` is the server's own. A refused
+            call with ``thinking_tokens``, which no server has by this name, is a ``BadRequest``.
     """
     engine = client._engine
     runner = engine.start()
@@ -139,18 +140,26 @@ async def make_calls(
 
         try:
             answers = await call_together(runner, len(calls.items), make)
-        except ConfigError:
+        except ConfigError as error:
+            _refuse_ours(calls, error)
             return None
         for answer in answers:
             answer.reply.attempts = answer.attempts
         return _join([answer.reply for answer in answers], "data" if calls.kind is Kind.EMBEDDING else "choices")
     try:
         answer = await engine.call(calls.call(0, timeout_s, max_attempts))
-    except ConfigError:
+    except ConfigError as error:
+        _refuse_ours(calls, error)
         return None
     reply: Reply = answer.reply
     reply.attempts = answer.attempts
     return reply
+
+
+def _refuse_ours(calls: WireCalls, error: ConfigError) -> None:
+    """Raise for a parameter of ours: any other the server may take."""
+    if calls.params.get("thinking_tokens") is not None:
+        raise BadRequest(error.message) from error
 
 
 def _join(replies: Sequence[Reply], holder: str) -> Reply:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,7 +93,8 @@ class DropIn:
 
     def _check_untouched(self, request: Any, why: Past) -> None:
         """Refuse a request past us with a parameter that no server has by this name."""
-        if b'"thinking_tokens":' in request.content:
+        body = json.loads(request.content) if b'"thinking_tokens"' in request.content else {}
+        if isinstance(body, Mapping) and body.get("thinking_tokens") is not None:
             message = f"thinking_tokens is batchclient's own, and this request goes past it: {why.value}"
             raise error_of(self, ConfigError(message, field="thinking_tokens"), request)
 
