@@ -66,6 +66,20 @@ def test_max_cost_holds_for_priced_servers_and_the_same_command_goes_on(run, hos
     assert hosted.requests - asked <= 20
 
 
+def test_rows_that_max_cost_does_not_pay_for_are_left_out(cli, tmp_path, hosted, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(200))
+    asked = ["--prompt", "Dear reader, good or bad: {text}\nA:", "--labels", "g,b", "--probabilities"]
+    server = ["--server", f"{hosted.base_url},model=big,input=1000,output=1000"]
+    done = cli("map", source, "-o", out, *server, *asked, "--max-cost", 1.5, "--fail-if", "failed>1%")
+    assert done.exit_code == Status.STOPPED, done.stderr
+    # A row has 15 tokens, one of them the answer's, and a prompt of some 40 bytes.
+    assert 1.4 < counts(done.stderr)["cost"] <= 1.5
+    rows = read_rows(out.with_name("out.jsonl.part"))
+    assert 80 < len(rows) < 100 and all("probabilities" in row for row in rows)
+    assert f"stopped: --max-cost is reached; rows left out: {200 - len(rows)}\n" in done.stderr
+    assert "unusable" not in done.stderr and "failed" not in done.stderr
+
+
 def test_a_pilot_and_its_job_spend_max_cost_together(run, out):
     done = run("--max-batch-size", 1, "--max-cost", 0.7, "--pilot", 8, "--yes")
     assert done.exit_code == Status.STOPPED

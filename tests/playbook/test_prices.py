@@ -104,6 +104,16 @@ def test_what_was_not_needed_is_given_back_to_the_job():
     assert play.costs[("endpoint 1",)] == pytest.approx(5e-6)
 
 
+def test_a_prompt_that_nobody_has_counted_may_have_a_token_for_each_byte():
+    budget = Budget(60e-6)
+    mine = shape(alone_reason="alone", max_output_tokens=1, budget=budget, answer_key=ALONE.key)
+    play = served(max_wait_s=0.5)
+    a, b, c, _ = names = [letter * 16 for letter in "abcd"]
+    # 18 bytes of 1e-6, and a token of 4e-6.
+    play.submit(*calls(" ".join(names), mine, tokens=5)) >> Woke() << [f"send {a} @0", f"send {b} @1", f"send {c} @1"]
+    assert (budget.under_way, budget.spent) == (2, pytest.approx(44e-6))
+
+
 def test_of_two_dear_servers_the_one_goes_first_where_the_call_costs_less():
     long_answers, long_prompts = Offer(None, 10e-6, 1e-6), Offer(None, 1e-6, 10e-6)
     play = served(offers=[Offer(), long_answers, long_prompts], max_wait_s=0.5)

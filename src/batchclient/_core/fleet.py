@@ -127,7 +127,7 @@ class Fleet:
         if shape.budget is None or not offer.is_priced:
             return UNBOUNDED
         most = self._lengths.guess(call) if shape.max_output_tokens is None else shape.max_output_tokens
-        return shape.budget.room(offer.cost(call.prompt_tokens, shape.weight * most))
+        return shape.budget.room(offer.cost(call.most_prompt_tokens, shape.weight * most))
 
     @property
     def total_limit(self) -> int:

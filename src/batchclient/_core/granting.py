@@ -372,7 +372,8 @@ class Granting:
         if self._fleet.is_priced and endpoint.offer.is_priced:
             if shape.budget is not None:
                 most = expected if shape.max_output_tokens is None else shape.weight * shape.max_output_tokens
-                batch.charged_cost = endpoint.offer.cost(prompt_tokens / size, most)
+                most_prompt_tokens = sum(request.most_prompt_tokens for request in requests)
+                batch.charged_cost = endpoint.offer.cost(most_prompt_tokens / size, most)
                 shape.budget.charge(size, batch.charged_cost)
             why = self.prices.reason(endpoint, group, requests[0], now)
             if why:

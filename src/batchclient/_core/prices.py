@@ -24,9 +24,9 @@ Rules:
 - Nothing is kept from one look to the next but the times of service. A call that was found to miss
   is in a group of its own from then on, which the dearer servers take, too.
 - A job with a bound on its cost sends a server with a price no call that may exceed the bound: an
-  answer may have all its ``max_tokens``; without these it is as long as expected. What it did not
-  need is given back. A call that is too dear for what is left, and that no server without a price
-  takes, ends with an error.
+  answer may have all its ``max_tokens``, and is without these as long as expected; a prompt that
+  nobody has counted may have a token for each byte. What a call did not need is given back. A call
+  that is too dear for what is left, and that no server without a price takes, ends with an error.
 
 A look costs some microseconds for each queued call. So there is one in 20 ms and 20 µs for each
 call at most.

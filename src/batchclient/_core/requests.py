@@ -240,6 +240,11 @@ class Request:
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
 
+    @property
+    def most_prompt_tokens(self) -> int:
+        """The prompt's tokens at most: as counted, or one for each byte, or as many as learnt."""
+        return self.prompt_tokens if self.shape.counted else max(self.prompt_tokens, len(self.prompt))
+
     def anew(self) -> Request:
         """Return a request for another answer to the same call, not submitted yet."""
         return Request(

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from typing import Any, NamedTuple
 
-from batchclient.errors import BadRequest
+from batchclient.errors import BadRequest, ConfigError
 from batchclient.health import is_cut_off
 from batchclient.types import Completion, MapResult
 
-__all__ = ["UNUSABLE", "Kind", "Kinds", "kind_of", "message_of"]
+__all__ = ["UNUSABLE", "Kind", "Kinds", "is_unpaid", "kind_of", "message_of"]
 
 UNUSABLE = frozenset({"BadRow", "ConfigError", "MissingField"})
 """The errors of rows that make no request: they say nothing about the servers."""
@@ -38,7 +38,7 @@ class Kinds:
     """Counts of rows.
 
     Attributes:
-        rows: handed out.
+        rows: handed out, but for those that ``max_cost`` did not pay for: they are left out.
         failed: of them, those with an error.
         errors: failed rows by kind.
         types: failed rows by the name of the error's class.
@@ -73,6 +73,8 @@ class Kinds:
 
     def add(self, result: MapResult[Any]) -> None:
         """Count a row."""
+        if is_unpaid(result):
+            return
         self.rows += 1
         if result.error is not None:
             self._add_error(result, result.error)
@@ -107,6 +109,11 @@ class Kinds:
             kind = Kind(kind.type, "")
         self.errors[kind] += 1
         self.examples.setdefault(kind, (place, message))
+
+
+def is_unpaid(result: MapResult[Any]) -> bool:
+    """Whether a row was not sent since ``max_cost`` of its map is spent."""
+    return isinstance(result.error, ConfigError) and result.error.field == "max_cost"
 
 
 def message_of(result: MapResult[Any]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from batchclient import MapResult, Statistics
-from batchclient._maps.kinds import kind_of
+from batchclient._maps.kinds import is_unpaid, kind_of
 from batchclient.cli._map_options import REFUSED_S, MapOptions
 from batchclient.cli._refusal import Refusal, in_options, refusal_of
 from batchclient.errors import (
@@ -103,7 +103,7 @@ class GivingUp:
             if not now.succeeded:
                 raise refusal
             self.end = End(Status.USAGE, f"stopped: {refusal}", without=" without --guest")
-        if isinstance(error, ConfigError) and error.field == "max_cost" and not result.reused:
+        if is_unpaid(result) and not result.reused:
             self.end = End(Status.STOPPED, _SPENT)
         if error is None or now.succeeded:
             return

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from batchclient import BatchClient, Decision, MapResult, Statistics
-from batchclient._maps.kinds import UNUSABLE, Kinds
+from batchclient._maps.kinds import UNUSABLE, Kinds, is_unpaid
 from batchclient._maps.progress import Counts
 from batchclient._metrics.job import JobNumbers
 from batchclient.cli._audit import Audit
@@ -377,9 +377,9 @@ class Job:
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
-                is_refused = self._is_refused(result)
+                self._is_refused(result)
                 await self._take(result)
-                if is_refused or self.output_error is not None:
+                if self.giving_up.end is not None or self.output_error is not None:
                     return
         except TooManyBadRows as error:
             if error.is_early:
@@ -392,7 +392,9 @@ class Job:
             self.fault = f"the input cannot be read any further: {reason_of(error)}"
 
     async def _take(self, result: MapResult[Any]) -> None:
-        """Hand a row to the output."""
+        """Hand a row to the output, unless the job left it out for its cost."""
+        if is_unpaid(result):
+            return
         if self.audit is not None:
             self.audit.add(result)
         try:
