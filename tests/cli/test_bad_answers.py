@@ -102,6 +102,19 @@ def test_no_command_is_named_where_none_mends(ask, scripted, out):
         assert "truncated" in lines[0] and "the same command" not in lines[-1], options
 
 
+def test_a_columns_or_a_rows_own_budget_is_not_called_the_option(cli, tmp_path, out):
+    rows = [
+        {"text": "a", "thinking_tokens": None},
+        {"text": "b", "thinking_tokens": 5, "params": {"thinking_tokens": -4}},
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    with EmbeddedServer(model="m", thinking_tokens=200, reasoning_parser=True) as server:
+        to = ["--base-url", server.base_url, "--model", "m", "--call", "chat", "--prompt", "{text} {thinking_tokens}"]
+        done = cli("map", source, *to, "--max-tokens", 20, "--thinking-tokens", 30, "-o", out)
+    assert "line 1: 'thinking_tokens' is empty" in done.stderr
+    assert "line 2: thinking_tokens is a whole number of at least 0, not -4" in done.stderr
+
+
 def test_what_helps_against_thinking_is_named_by_the_report_and_by_a_bound(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", rows_of(60))
     for parser in (False, True):

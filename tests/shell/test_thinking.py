@@ -368,6 +368,7 @@ async def test_a_server_without_any_way_is_sent_nothing(dialect):
     [
         ({"thinking_tokens": -1, "max_tokens": 5}, "thinking_tokens is a whole number of at least 0"),
         ({"thinking_tokens": 2.0, "max_tokens": 5}, "thinking_tokens is a whole number of at least 0"),
+        ({"thinking_tokens": 10**23, "max_tokens": 5}, "thinking_tokens is at most 10,000,000"),
         ({"thinking_tokens": 20}, "a completion with thinking_tokens needs max_tokens"),
     ],
 )
@@ -466,6 +467,23 @@ async def test_a_drain_waits_for_both_parts():
         await server.arrived(1)
         await client.drain()
         assert texts[0].endswith("</think>\n\n The answer is 42.")
+
+
+@pytest.mark.parametrize("item", ["Why?", [7, 8]], ids=["text", "ids"])
+async def test_a_rows_time_is_that_of_both_parts(item):
+    class Slow(Thinker):
+        async def send(self, request, timeouts):
+            await anyio.sleep(0.8)
+            return await super().send(request, timeouts)
+
+    async with one_by_one(Slow()) as client:
+        await client.complete(item, max_tokens=5, thinking_tokens=20)
+        for timeout_s, fails in ((1.2, True), (1.8, False)):
+            began = anyio.current_time()
+            (row,) = await client.batch_map(
+                [item], lambda it: it, max_tokens=5, thinking_tokens=20, timeout_s=timeout_s, return_exceptions=True
+            )
+            assert isinstance(row, DeadlineExceeded) == fails and anyio.current_time() - began < timeout_s + 0.1
 
 
 async def test_a_failed_second_part_is_the_calls_failure():

@@ -249,7 +249,6 @@ class Thinking:
         model = None if self._call.shape.any_model else known[0]
         call = Call(Kind.TOKENS, self._closing, {"add_special_tokens": False}, model, None)
         request = self._calls.make(call, self, self._runner.backend.now())
-        request.deadline = self._call.deadline
         self._send_soon(request, take)
 
     def _ask_ids(self, item: list[int], fields: dict[str, Any], closing: tuple[int, ...]) -> None:
@@ -295,6 +294,9 @@ class Thinking:
 
     def _send(self, request: Request, take: Callable[[Any], None]) -> None:
         if not self._is_over:
+            if self._request is not None:
+                # A row's time runs from the grant of its first request.
+                request.deadline = self._request.deadline
             self._request, self._take = request, take
             self._submit(request)
 

@@ -35,9 +35,11 @@ _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
 _CHOSEN = re.compile(r"\b(rows|row_params|call)='(\w+)'")
 _NUMBER = re.compile(r"\blimit=(\d+)")
 _IN_WORDS = re.compile(
-    r"(?<![\w-])(?:base_url|api_key|timeout_s|thinking_tokens|batching\.max_size|response_model|repair\.(?:invalid|truncated|max_tokens))\b"
+    r"(?<![\w'-])(?:base_url|api_key|timeout_s|thinking_tokens(?! is )|batching\.max_size|response_model"
+    r"|repair\.(?:invalid|truncated|max_tokens))\b"
 )
-"""Arguments that the library's own messages name; no server's message has such names."""
+"""Arguments that the library's own messages name; no server's message has such names. A column's
+name stands in quotes, and that "thinking_tokens is" no budget is said of a row's own."""
 
 
 class Refusal(Exception):

@@ -35,6 +35,8 @@ _OF_NUMBERS = {"encoding_format", "embedding_type", "embedding_types"}
 """With these, as with fields that are not known, a vector may be of other numbers: packed bits."""
 _FEW_TOKENS = 4
 """An answer of so few is a class, not a text."""
+_MOST_THINKING = 10_000_000
+"""No model has a longer context. With more, a server would refuse ``max_tokens``, which is both."""
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 
 
@@ -194,6 +196,9 @@ def _make_shape(
         for name in (SWITCHES, "custom_params"):
             if not isinstance(fields.get(name) or {}, dict):
                 raise ConfigError(f"{name} is an object, not {fields[name]!r:.40}", field=name)
+    if thinking_tokens is not None and thinking_tokens > _MOST_THINKING:
+        message = f"thinking_tokens is at most {_MOST_THINKING:,}: no model has so long a context"
+        raise ConfigError(message, field="thinking_tokens")
     if thinking_tokens is not None and max_tokens is None and not is_chat:
         message = "a completion with thinking_tokens needs max_tokens, the bound of the answer: by default it is 16"
         raise ConfigError(message, field="max_tokens")
