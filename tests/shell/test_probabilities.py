@@ -197,6 +197,11 @@ async def test_in_a_chat_a_label_that_continues_another_ends_as_its_template_end
     assert answer.label == "New York City"
     texts = ["".join(model.words[each] for each in prompt) for prompt in model.sent()[-1]["prompt"]]
     assert texts == [f"<user> x?<assistant> {label}</s>" for label in CONTINUED]
+    model = Model(end="!\n")  # one token with the last word
+    async with model.client() as client:
+        await client.chat(CHAT, labels=CONTINUED, probabilities=True)
+    texts = ["".join(model.words[each] for each in prompt) for prompt in model.sent()[-1]["prompt"]]
+    assert texts == [f"<user> x?<assistant> {label}!\n" for label in CONTINUED]
     model = Model(end="")
     async with model.client() as client:
         with pytest.raises(ConfigError, match="one label begins with another") as caught:

@@ -404,7 +404,7 @@ async def _find(engine: Asking, call: Call) -> _Way:
         after = _AFTER[bool(blank)]
         told = [_tokens_of(call, item) for item in (after, *(after + text for text in texts))]
         tokens = await _tokenized(engine, runner, told)
-    continuations = tuple(tokens or ()) if is_chat else tuple(texts)
+    continuations: tuple[Any, ...] = tuple(tokens or ()) if is_chat else tuple(texts)
     # Without what the caller asks for besides: what is wrong with it says nothing of the server.
     of_template = {name: value for name in _OF_TEMPLATE if (value := field_of(call.params, name)) is not None}
     small = call._replace(item=_CHAT if is_chat else _AFTER[bool(blank)], params=of_template)
@@ -420,26 +420,41 @@ async def _find(engine: Asking, call: Call) -> _Way:
     if not continuations:
         raise DialectError("the server's tokenizer does not tell how the labels are written behind a prompt")
     if _is_continued(labels):
-        end: Any = await _end_of(engine, runner, call, labels[0].strip()) if is_chat else _END
-        continuations = tuple([each + end for each in continuations])
+        if is_chat:
+            continuations = await _ended(engine, runner, call, labels, continuations)
+        else:
+            continuations = tuple([text + _END for text in texts])
     # Which is the shortest answer that the server may be asked for.
     given: Any = [1] if is_chat else _AFTER[bool(blank)]
     await log_likelihood(engine, call._replace(kind=Kind.COMPLETION, item=(given, continuations[0]), params={}))
     return _Way(labels, None, continuations)
 
 
-async def _end_of(engine: Asking, runner: Runner, call: Call, text: str) -> list[int]:
-    """Return the token that a template ends an answer with.
+async def _ended(
+    engine: Asking, runner: Runner, call: Call, labels: tuple[str, ...], open_ids: tuple[list[int], ...]
+) -> tuple[list[int], ...]:
+    """Return the tokens of a chat's labels with the end that its template gives an answer.
+
+    Args:
+        engine, runner, call: that ask.
+        labels: the caller's.
+        open_ids: the tokens of each without its end.
 
     Raises:
-        ConfigError: nothing ends it.
+        ConfigError: nothing ends an answer.
     """
-    said = [*_CHAT, {"role": "assistant", "content": text}]
-    behind = await _tokenized(engine, runner, [_tokens_of(call, said), _tokens_of(call, said, is_closed=True)])
-    if behind is None:
+    said = [[*_CHAT, {"role": "assistant", "content": label.strip()}] for label in labels]
+    closed = [_tokens_of(call, item, is_closed=True) for item in said]
+    end = await _tokenized(engine, runner, [_tokens_of(call, said[0]), closed[0]])
+    if end is not None:
+        return tuple([each + end[0][:1] for each in open_ids])
+    # The end may be a text, of which a tokenizer makes one token with the label's last letters.
+    is_own = _blank_of(call) is None
+    whole = await _tokenized(engine, runner, [_tokens_of(call, _CHAT), *closed]) if is_own else None
+    if whole is None or any(each == before for each, before in zip(whole, open_ids, strict=True)):
         why = "one label begins with another, and the model's template does not tell where an answer ends"
         raise ConfigError(f"{why}: call them so that none does", field=LABELS)
-    return behind[0][:1]
+    return tuple(whole)
 
 
 async def _tokenized(engine: Asking, runner: Runner, calls: list[Call]) -> list[list[int]] | None:
