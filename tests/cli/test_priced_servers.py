@@ -51,7 +51,7 @@ def test_a_call_goes_to_the_dearer_server_for_a_reason_that_is_told(run, hosted,
     assert f"  {hosted.base_url} cost {cost:,.2f}; calls instead of a cheaper server's: 20 (is down)" in done.stderr
 
 
-def test_max_cost_holds_for_priced_servers_and_the_same_command_goes_on(run, hosted, out):
+def test_max_cost_holds_for_priced_servers_and_the_same_command_goes_on(run, cli, hosted, out):
     # A row costs 0.06 and its prompt's tokens.
     done = run("--max-batch-size", 1, "--max-cost", 0.7)
     assert done.exit_code == Status.STOPPED
@@ -59,8 +59,10 @@ def test_max_cost_holds_for_priced_servers_and_the_same_command_goes_on(run, hos
     assert 0 < counts(done.stderr)["cost"] <= 0.7
     assert not out.exists()
     asked = hosted.requests
-    done = run("--max-batch-size", 1, "--max-cost", 5)
+    done, first = run("--max-batch-size", 1, "--max-cost", 5), counts(done.stderr)["cost"]
     assert done.exit_code == 0, done.stderr
+    told = json.loads(cli("job", "status", out, "--json").stdout)
+    assert told["cost"] == pytest.approx(first + counts(done.stderr)["cost"], abs=0.011)
     assert len(read_rows(out)) == 20
     assert all("completion" in row for row in read_rows(out))
     assert hosted.requests - asked <= 20

@@ -332,8 +332,12 @@ class Job:
         except JournalFailed as error:
             self.journal_error, self.is_whole = error, False
         if self._kept is not None:
-            kept = self._kept
-            await in_thread(lambda: kept.leave(self.worked_s))
+            await in_thread(partial(self._kept.leave, self.worked_s, self._paid))
+
+    @property
+    def _paid(self) -> float:
+        """What this run has cost at servers with a price of their own."""
+        return sum(self._client.statistics().costs.values())
 
     def _note(self, file: os.stat_result | None) -> None:
         """Note an output that is whole, before it is put in its place."""
@@ -342,6 +346,7 @@ class Job:
             self._kept.end(
                 file,
                 self.worked_s,
+                self._paid,
                 read=kinds.rows,
                 answered=counts.answered,
                 failed=kinds.failed,

@@ -87,6 +87,7 @@ class _Note(_FileNote, total=False):
     finished: str
     input: str
     seconds: float
+    paid: float
     audit: float | None
     media: str | None
     media_checksum: str | None
@@ -436,12 +437,13 @@ class Kept:
         self._told["finish_by"] = {text: told[text] if text in told else next_time(text, now)}
         return self._told["finish_by"][text]  # type: ignore[no-any-return]
 
-    def end(self, file: os.stat_result | None, seconds: float, **counts: Any) -> None:
+    def end(self, file: os.stat_result | None, seconds: float, paid: float, **counts: Any) -> None:
         """Note an output that is whole, before it is put in its place.
 
         Args:
             file: the status of its file; ``None``: it is none.
             seconds: that this run took.
+            paid: what it cost at servers with a price of their own.
             counts: of its rows, and the status of the command.
 
         Raises:
@@ -453,11 +455,11 @@ class Kept:
         self._told |= self._stamps(self._output, file)
         if beside is not None:
             self._note_beside(**self._stamps(beside, beside.status))
-        seconds, audit, media = self._seconds(seconds), self._options.audited, self._options.media
+        audit, media = self._options.audited, self._options.media
         self._note(
             facts=self._facts,
             finished=_now(),
-            seconds=seconds,
+            **self._spent(seconds, paid),
             audit=audit,
             checksum=self._source.checksum(),
             media=None if media is None else f"{media.stamp:016x}",
@@ -470,10 +472,10 @@ class Kept:
         with suppress(OSError, BatchClientError):
             self._note(audit=None)
 
-    def leave(self, seconds: float) -> None:
-        """Note how long a run was that did not come to the end, if that can be written."""
+    def leave(self, seconds: float, paid: float) -> None:
+        """Note what a run has spent that did not come to the end, if that can be written."""
         with suppress(OSError, BatchClientError):
-            self._note(seconds=self._seconds(seconds))
+            self._note(**self._spent(seconds, paid))
 
     def settle(self) -> None:
         """Remove the second files of the job's other forms: they are not about this output.
@@ -510,9 +512,13 @@ class Kept:
         self._beside |= facts
         self._told["beside"] = self._told.get("beside", {}) | {self._suffix: self._beside}
 
-    def _seconds(self, seconds: float) -> float:
-        before: float = self._told.get("seconds", 0.0)
-        return round(before + seconds, 3)
+    def _spent(self, seconds: float, paid: float) -> dict[str, float]:
+        """Return the notes about what this run and those before have spent."""
+        spent = {"seconds": round(self._told.get("seconds", 0.0) + seconds, 3)}
+        cost = self._options.cost
+        if "paid" in self._told or (cost is not None and cost.of_servers):
+            spent["paid"] = self._told.get("paid", 0.0) + paid
+        return spent
 
     def _note(self, **facts: Any) -> None:
         self._told |= facts

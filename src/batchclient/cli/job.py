@@ -104,7 +104,10 @@ def _status(held: HeldJournal) -> dict[str, Any]:
     out, told = [("", {}), *outputs_in(held).items()][-1]
     part = told.get("part")
     is_finished = "facts" in told and not (part and os.path.lexists(path.parent / os.path.dirname(out) / part))  # noqa: PTH120
-    price = told.get("price")
+    price, cost = told.get("price"), told.get("paid")
+    if price:
+        tokens = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+        cost = (cost or 0.0) + Price(**price).cost(**tokens, seconds=told.get("seconds", 0.0))
     return {
         "journal": str(path),
         "state": "running" if held.holder else "finished" if is_finished else "unfinished",
@@ -121,10 +124,7 @@ def _status(held: HeldJournal) -> dict[str, Any]:
         "damaged": held.damaged_count,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
-        "cost": price
-        and Price(**price).cost(
-            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, seconds=told.get("seconds", 0.0)
-        ),
+        "cost": cost,
         "run": {name: told[name] for name in _RUN if name in told} if is_finished else None,
         "bad_answers": told.get("bad") if is_finished else None,
         "journal_bytes": path.stat().st_size,
