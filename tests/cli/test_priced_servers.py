@@ -133,6 +133,6 @@ def test_what_is_wrong_is_refused(run, hosted, out, given, options, said):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_job_of_priced_servers_has_no_cost_in_its_status(cli, run, out):
-    assert run().exit_code == 0
-    assert json.loads(cli("job", "status", out, "--json").stdout)["cost"] is None
+def test_a_job_of_priced_servers_has_its_cost_in_its_status(cli, run, out):
+    cost = counts(run().stderr)["cost"]
+    assert json.loads(cli("job", "status", out, "--json").stdout)["cost"] == pytest.approx(cost, abs=0.0051)
