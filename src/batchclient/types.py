@@ -93,11 +93,11 @@ class Usage:
     def as_dict(self) -> dict[str, Any]:
         """Return the tokens as fields of JSON; an estimate is marked as one.
 
-        ``reasoning_tokens`` stands among them where they are known.
+        ``reasoning_tokens`` stands among them where there are any.
         """
         marks = {"prompt_tokens_estimated", "completion_tokens_estimated"}
         told = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
-        if self.reasoning_tokens is not None:
+        if self.reasoning_tokens:
             told["reasoning_tokens"] = self.reasoning_tokens
         return told | {name: True for name in sorted(marks, reverse=True) if getattr(self, name)}
 
