@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from tests.live.fixtures import LiveServer
+from tests.live.fixtures import LiveServer, booted
 from tests.live.server_process import DEFAULT_MODEL_DIR, ROOT
 
 pytestmark = pytest.mark.vllm
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.vllm
 ROWS = 500
 LABELS = ["return", "False", "import os", "yes, sir"]
 SHARED = ["not good", "not bad", "fair"]
+CONTINUED = ["not good", "not good at all", "fair"]
 PROMPTS = [f"def f{n}(x{n * 7 % 13}):\n    # is it number {n * n}? Answer:" for n in range(ROWS)]
 REFERENCE = """
 import json, sys
@@ -124,6 +125,30 @@ async def test_labels_that_share_their_first_token_are_scored(vllm_server: LiveS
             worst = max(worst, *(abs(answer.probabilities[SHARED[n]] - each) for n, each in enumerate(numbers)))
     print(f"scores differ by {worst:.4f} at most")
     assert worst < 0.02
+
+
+async def test_labels_that_continue_one_another_are_scored_with_their_end() -> None:
+    user, end = "user: {}</s>\nassistant:", "</s>"
+    template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}</s>{{ '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:20]]
+    with booted(("--chat-template", template)) as server:
+        async with server.client() as client:
+            answers = await client.batch_map(PROMPTS[:100], "{}", labels=CONTINUED, probabilities=True)
+            spoken = await client.batch_map(chats, lambda chat: chat, call="chat", labels=CONTINUED, probabilities=True)
+    worst = 0.0
+    for found, prompts, after in (
+        (answers, PROMPTS[:100], "\n"),
+        (spoken, [user.format(prompt) for prompt in PROMPTS[:20]], end),
+    ):
+        expected = computed("scored", prompts, [label + after for label in CONTINUED])
+        for answer, numbers in zip(found, expected, strict=True):
+            # Of each, as above: the shorter one has nearly all.
+            worst = max(worst, *(abs(answer.probabilities[CONTINUED[n]] / each - 1) for n, each in enumerate(numbers)))
+    print(f"scores with ends differ by {worst:.4f} at most")
+    assert worst < 0.05
 
 
 async def test_a_chat_has_one_of_its_labels(vllm_server: LiveServer) -> None:
