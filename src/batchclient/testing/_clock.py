@@ -90,7 +90,8 @@ class _JumpingSelector:
             )
         ends_at = hands.until if timeout is None else min(hands.now + timeout, hands.until)
         if ends_at <= hands.now or ends_at == math.inf:
-            if threading.active_count() > 1 and (ready := self.real.select(_FOR_THREADS_S)):
+            # A thread that has ended since the first look may have woken the loop, too.
+            if ready := self.real.select(_FOR_THREADS_S if threading.active_count() > 1 else 0):
                 return ready
             if hands.until == math.inf:
                 self._give_up("every task waits for another and no timer is set")
