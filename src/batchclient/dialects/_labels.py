@@ -64,7 +64,7 @@ def demand(fields: dict[str, Any], *, is_streamed: bool) -> tuple[str, ...]:
     given = fields.pop(LABELS, None)
     if given is None:
         if asks:
-            raise ConfigError("probabilities are those of labels: give labels=[…]", field=PROBABILITIES)
+            raise ConfigError("probabilities are those of labels: give labels, too", field=PROBABILITIES)
         return ()
     labels = _checked(given)
     other = next((name for name in _OTHER_FORMS if fields.get(name)), None)
