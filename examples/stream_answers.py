@@ -33,5 +33,5 @@ async def main(base_url: str) -> None:
 
 
 if __name__ == "__main__":
-    with EmbeddedServer() as server:
+    with EmbeddedServer("gpu") as server:  # it writes as fast as a GPU, so that there is something to leave
         asyncio.run(main(os.environ.get("BATCHCLIENT_BASE_URL", server.base_url)))
