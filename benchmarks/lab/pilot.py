@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -31,6 +30,7 @@ from batchclient import BatchClient
 from batchclient._maps.forecast import Interval, share
 from batchclient._maps.row_calls import RowCall
 from batchclient.cli._dry_run import Reading
+from batchclient.cli._map_options import MapOptions
 from batchclient.cli._pilot import Pilot
 from batchclient.jobs.rows import Row
 from batchclient.simulator import SimulatedServer, SimulatorTransport
@@ -74,7 +74,7 @@ async def job(seed: int, rows: int | None = None, pilot_rows: int = PILOT) -> di
 
     server = SimulatedServer("gpu", output_lengths=f"lognormal:{mean}:{sigma}", seed=seed)
     transport = SimulatorTransport(server)
-    options = SimpleNamespace(fail_if=(), cost=None, dedupe=False, arguments=params)
+    options = MapOptions(source="-", prompt="{text}", base_url="http://drawn/v1", max_tokens=bound, temperature=0)
     async with BatchClient(
         base_url="http://drawn/v1", http=lambda *_: transport, preset="throughput", limit=limit
     ) as client:
