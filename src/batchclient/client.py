@@ -562,7 +562,7 @@ class BatchClient(_Calls):
         A tokenizer in the caller's process is faster.
 
         Args:
-            text: a text; of vLLM also a conversation, as its template writes it.
+            text: a text; of vLLM and llama.cpp also a conversation, as its template writes it.
             model, timeout_s, priority, tenant, session: as for ``complete``.
             params: the server's fields (``add_special_tokens``, …), as for ``embed``.
 
@@ -570,7 +570,7 @@ class BatchClient(_Calls):
             ConfigError, BadRequest, BatchClientError: as for ``complete``.
         """
         call = Call(Kind.TOKENS, text, params, model, timeout_s, priority, tenant, session)
-        return (await self._call(call)).ids  # type: ignore[no-any-return]
+        return await self._engine.tokenize(call)
 
     # Maps ----------------------------------------------------------------------------------------------------------
 

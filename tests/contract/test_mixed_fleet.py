@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,8 +13,8 @@ from tests.guises import GUISES
 from tests.seams import connected
 from tests.shell import clocks
 
-from batchclient import BadRequest, BatchClient, Completion
-from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
+from batchclient import BadRequest, BatchClient, Completion, ConfigError
+from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text, render_messages, token_ids
 
 
 def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
@@ -73,3 +75,45 @@ def test_what_none_of_them_takes_says_so() -> None:
         assert "no other server in use takes it" in str(error)
         assert not error.retryable
     assert all(isinstance(answer, Completion) for answer in answers[4:])
+
+
+LABELS = ["good", "bad", "fair"]
+
+
+def test_of_two_sorts_that_tell_probabilities_none_is_asked() -> None:
+    async def story(client: BatchClient) -> None:
+        with pytest.raises(ConfigError, match="one sort"):
+            await client.complete("So:", labels=LABELS, probabilities=True)
+
+    fleet(story, "vllm", "llamacpp")
+
+
+def test_the_first_call_of_all_is_for_tokens_or_probabilities() -> None:
+    """llama.cpp's tokenizer has vLLM's path and another field: who the server is has to be known."""
+    engine = SimulatorTransport(SimulatedServer("instant", model="tiny", guise=GUISES["llamacpp"]))
+    direct = SimulatedServer("instant", model="tiny", guise=GUISES["llamacpp"])
+
+    async def told(call: Callable[[BatchClient], Awaitable[Any]]) -> Any:
+        settings = {"calls": lambda url: engine, "detection": lambda url: engine, "asks_first": True}
+        async with connected("http://llamacpp/v1", model="tiny", **settings) as client:
+            return await call(client)
+
+    def ask(call: Callable[[BatchClient], Awaitable[Any]]) -> Any:
+        return clocks.run(told, call)
+
+    assert ask(lambda client: client.tokenize("Is it good?")) == token_ids("Is it good?")
+    chat = [{"role": "user", "content": "Is it good?"}]
+    calls: dict[str, Callable[[BatchClient], Awaitable[Any]]] = {
+        "Is it good? Answer:": lambda c: c.complete("Is it good? Answer:", labels=LABELS, probabilities=True),
+        render_messages(chat): lambda c: c.chat(chat, labels=LABELS, probabilities=True),
+    }
+    for place, (text, call) in enumerate(calls.items()):
+        answer = ask(call)
+        body = {"prompt": text, "n_predict": 1, "n_probs": 10**6}
+        direct.receive(place, "POST", "/completion", json.dumps(body).encode(), float(place))
+        said = json.loads(b"".join(part.body for part in direct.poll(place + 0.5)))
+        whole = said["completion_probabilities"][0]["top_logprobs"]
+        for label in LABELS:
+            (number,) = [each["logprob"] for each in whole if each["id"] == token_ids(f" {label}")[0]]
+            assert answer.probabilities[label] == pytest.approx(math.exp(number))
+        assert answer.probabilities["other"] == pytest.approx(1 - sum(answer.probabilities[each] for each in LABELS))

@@ -8,6 +8,9 @@ Rules (``tools/server/README.md``, ``server-context.cpp``; seen on a running ser
   chat's shape.
 - Thinking is held to ``thinking_budget_tokens`` in chats. The other routes have to be told the tags, and
   count from a ``<think>`` that the model writes, or that stands in ``generation_prompt``.
+- The likeliest tokens are told with their ids, as many as are asked for. Here those that were tokenized before are a
+  vocabulary, if 64 or more are asked for.
+- ``/apply-template`` writes a conversation as a text, and goes on with an answer that is the last.
 - No model name is checked. A stream's first event is ``data: null``; ``/completion`` ends a stream
   without ``[DONE]``.
 - A body that is no JSON is a 500, though the client is at fault.
@@ -32,8 +35,10 @@ from batchclient.simulator.requests import (
     RankRequest,
     Sampling,
     read,
+    render_messages,
 )
-from batchclient.simulator.text import Generation, Prompt, token_id, token_ids
+from batchclient.simulator.text import Generation, Prompt, pieces, token_id, token_ids
+from batchclient.simulator.vectors import logprobs_of
 from tests.guises.parts import fitted, json_handler, metrics_handler, openai_models
 
 __all__ = ["LLAMACPP"]
@@ -42,6 +47,9 @@ _SLOTS = 4
 _BUILD = "b1-0c1e570"
 _DEFAULT_TEMPERATURE = 0.8
 _LOGPROB = -0.5
+_MANY = 64
+_VOCABULARY: dict[int, str] = {}
+"""What was tokenized here, by id."""
 _TOO_LONG = "exceed_context_size_error"
 _KINDS = {401: "authentication_error", 404: "not_found_error", 500: "server_error", 503: "unavailable_error"}
 
@@ -138,6 +146,10 @@ class _Chat(ChatRequest):
     thinking_budget_tokens: int = -1
     reasoning_budget_tokens: int | None = None
 
+    def generating(self, prompts: list[Prompt], limits: Limits, logprobs: int | None, asked: int | None) -> Call:
+        """Take any number of logprobs."""
+        return super().generating(prompts, limits, None, asked)
+
     def thinking_budget(self, limits: Limits) -> int | None:
         budgets = (self.reasoning_budget_tokens, self.thinking_budget_tokens)
         return next((each for each in budgets if each is not None and each >= 0), None)
@@ -150,16 +162,30 @@ class _ChatWriter(ChatWriter):
         """Reasoning is not counted."""
         return {}
 
+    def _logprobs(self, index: int, generation: Generation, before: int, after: int) -> dict[str, object] | None:
+        made = super()._logprobs(index, generation, before, after)
+        wanted = self._top_logprobs
+        if made is not None and wanted is not None and wanted >= _MANY:
+            tops = _likeliest(self.call.prompts[index // self.call.n], wanted)
+            made["content"] = [
+                _prob(piece, _LOGPROB) | {"top_logprobs": tops} for piece in generation.pieces[before:after]
+            ]
+        return made
+
 
 class _Tokenize(Body):
-    content: str
+    content: str = ""
+
+
+class _Template(Body):
+    messages: list[dict[str, Any]]
 
 
 class _NativeWriter(Writer):
     """Writes replies of ``/completion``."""
 
     def choice(self, index: int, generation: Generation) -> dict[str, Any]:
-        return self._end(index, generation) | {"content": generation.text, **self._tokens(generation, 0)}
+        return self._end(index, generation) | {"content": generation.text, **self._tokens(index, generation, 0)}
 
     def body(self, choices: list[dict[str, Any]], completion_tokens: int) -> object:
         request = self.call.request
@@ -174,13 +200,13 @@ class _NativeWriter(Writer):
             "id_slot": index % _SLOTS,
             "tokens_predicted": after,
             "tokens_evaluated": self.call.prompt_tokens[index // self.call.n],
-            **self._tokens(generation, before, after),
+            **self._tokens(index, generation, before, after),
         }
         # The end is an event of its own, without text.
         end = {**self._end(index, generation), "content": "", "tokens": []}
         return [item, end] if after >= generation.tokens else [item]
 
-    def _tokens(self, generation: Generation, before: int, after: int | None = None) -> dict[str, Any]:
+    def _tokens(self, index: int, generation: Generation, before: int, after: int | None = None) -> dict[str, Any]:
         request = self.call.request
         assert isinstance(request, _Native)
         own = generation.pieces[before:after]
@@ -188,7 +214,10 @@ class _NativeWriter(Writer):
         if request.n_probs:
             others = [_prob(f" alt{k}", _LOGPROB - k) for k in range(1, request.n_probs)]
             probs = [_prob(piece, _LOGPROB) for piece in own]
-            made["completion_probabilities"] = [prob | {"top_logprobs": [prob, *others]} for prob in probs]
+            tops = (
+                _likeliest(self.call.prompts[index // self.call.n], request.n_probs) if request.n_probs >= _MANY else []
+            )
+            made["completion_probabilities"] = [prob | {"top_logprobs": tops or [prob, *others]} for prob in probs]
         return made
 
     def _end(self, index: int, generation: Generation) -> dict[str, Any]:
@@ -211,6 +240,11 @@ class _NativeWriter(Writer):
 
 def _prob(piece: str, value: float) -> dict[str, object]:
     return {"id": token_id(piece), "token": piece, "bytes": list(piece.encode()), "logprob": value}
+
+
+def _likeliest(prompt: Prompt, most: int) -> list[dict[str, object]]:
+    numbers = zip(logprobs_of(prompt, [*_VOCABULARY]), _VOCABULARY.values(), strict=True)
+    return [_prob(piece, number) for number, piece in sorted(numbers, reverse=True)[:most]]
 
 
 class _OpenAIWriter(OpenAIWriter):
@@ -249,7 +283,15 @@ class _OpenAIWriter(OpenAIWriter):
 
 
 def _tokenize(server: ServerView, body: bytes) -> Reply:
-    return json_reply({"tokens": token_ids(read(_Tokenize, body, server.limits).content)})
+    content = read(_Tokenize, body, server.limits).content
+    _VOCABULARY.update(zip(token_ids(content), pieces(content), strict=True))
+    return json_reply({"tokens": token_ids(content)})
+
+
+def _apply_template(server: ServerView, body: bytes) -> Reply:
+    messages = read(_Template, body, server.limits).messages
+    begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+    return json_reply({"prompt": render_messages(messages) + begun})
 
 
 def _props(server: ServerView) -> dict[str, object]:
@@ -303,6 +345,7 @@ LLAMACPP = Guise(
     {
         ("GET", "/health"): json_handler(lambda _: {"status": "ok"}),
         ("POST", "/tokenize"): _tokenize,
+        ("POST", "/apply-template"): _apply_template,
         ("GET", "/v1/health"): json_handler(lambda _: {"status": "ok"}),
         ("GET", "/v1/models"): openai_models(
             "llamacpp", meta=lambda server: {"n_ctx": server.limits.max_model_len_tokens, "n_ctx_train": 131_072}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import time
@@ -182,3 +183,49 @@ def test_an_answer_is_one_of_the_labels_by_its_grammar(llamacpp_server: LiveServ
     assert {answer.health for answer in answers} == {"ok"} and {answer.finish_reason for answer in answers} == {"stop"}
     assert len({answer.label for answer in answers}) > 1
     assert all(answer.text.strip() == answer.label for answer in answers)
+
+
+def test_probabilities_of_labels_are_those_of_the_whole_distribution(llamacpp_server: LiveServer) -> None:
+    labels = ["return", "False", "import os", "yes, sir"]
+    prompts = [f"def f{n}(x{n * 7 % 13}):\n    # is it number {n * n}? Answer:" for n in range(50)]
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    root = llamacpp_server.base_url.removesuffix("/v1")
+
+    async def told() -> list[Any]:
+        async with llamacpp_server.client() as client:
+            # Of the first call the client knows no server yet.
+            ids = [(await client.tokenize(f" {label}"))[0] for label in labels]
+            texts = await client.batch_map(prompts, "{}", labels=labels, probabilities=True, stop=["e"])
+            return [
+                ids,
+                texts,
+                await client.batch_map(chats, lambda chat: chat, call="chat", labels=labels, probabilities=True),
+            ]
+
+    def whole(path: str, **asked: Any) -> dict[int, float]:
+        entries: list[Any] = []
+        seeds = iter(range(30))
+        while not entries:
+            # Of a token that ends amid a letter nothing is told.
+            reply = httpx.post(root + path, json={"max_tokens": 1, "seed": next(seeds), **asked}, timeout=60).json()
+            (choice,) = reply.get("choices", [reply])
+            entries = choice.get("completion_probabilities") or (choice.get("logprobs") or {}).get("content") or []
+        tops = entries[0]["top_logprobs"]
+        assert len(tops) == 2048, "the model's vocabulary"
+        logits = {top["id"]: math.exp(top["logprob"]) for top in tops}
+        return {token: each / sum(logits.values()) for token, each in logits.items()}
+
+    ids, texts, spoken = run(told())
+    expected = [whole("/completion", prompt=prompt, n_probs=10**6) for prompt in prompts]
+    expected += [whole("/v1/chat/completions", messages=chat, logprobs=True, top_logprobs=10**6) for chat in chats]
+    worst = 0.0
+    for answer, numbers in zip([*texts, *spoken], expected, strict=True):
+        mine = [answer.probabilities[label] for label in labels]
+        its = [numbers[token] for token in ids]
+        # The tiny model has hardly a preference: a hundredth would be as much as all of them.
+        worst = max(worst, *(abs(own / other - 1) for own, other in zip(mine, its, strict=True)))
+        assert mine == pytest.approx(its, abs=0.01)
+        assert answer.probabilities["other"] == pytest.approx(1 - sum(its), abs=0.01)
+        assert (answer.label, answer.health) == (labels[mine.index(max(mine))], "ok")
+    print(f"probabilities differ by {worst:.2%} of themselves at most")
+    assert worst < 0.02

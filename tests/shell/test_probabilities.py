@@ -282,6 +282,7 @@ async def test_a_reply_without_a_label_s_token_is_an_error():
         ({}, "probabilities", "give labels"),
         ({"labels": LABELS, "n": 2}, "n", "leave n out"),
         ({"labels": LABELS, "logprobs": 3}, "logprobs", "the client's own"),
+        ({"labels": LABELS, "extra_body": {"post_sampling_probs": True}}, "post_sampling_probs", "the client's own"),
         ({"labels": ["this", "other"]}, "labels", "'other'"),
     ],
 )
@@ -300,11 +301,11 @@ async def test_what_does_not_go_with_probabilities_is_refused(params, field, wor
     assert not model.server.sent
 
 
-@pytest.mark.parametrize("dialect", ["openai", "tgi", "sglang", "llamacpp"])
+@pytest.mark.parametrize("dialect", ["openai", "tgi", "sglang"])
 async def test_a_server_that_is_not_known_to_tell_them_is_asked_nothing(dialect):
     model = Model()
     async with model.client(dialect=dialect) as client:
-        with pytest.raises(ConfigError, match="as vLLM does"):
+        with pytest.raises(ConfigError, match="as vLLM and llama.cpp do"):
             await client.complete("x", labels=LABELS, probabilities=True)
     assert not model.server.sent
 
@@ -376,3 +377,115 @@ async def test_in_a_chat_that_goes_on_with_an_answer_a_label_begins_as_its_end_a
     assert answer.label == "bad" and answer.probabilities["other"] is not None
     body = model.sent("/chat/completions")[-1]
     assert model.words[body["logprob_token_ids"][0]] == first and body["continue_final_message"] is True
+
+
+# llama.cpp: the likeliest tokens alone
+
+
+class Llama(Model):
+    """A llama-server: it tells the likeliest tokens, as many as are asked for.
+
+    Args:
+        others: how many tokens are likelier than any that was tokenized.
+        amid: whether the token that it makes unasked ends amid a letter: of that one nothing is told.
+        likely: as a ``Model``'s.
+    """
+
+    def __init__(self, others=0, *, amid=False, likely=NUMBERS):
+        super().__init__(likely=likely)
+        self.others, self.amid = others, amid
+
+    def answer(self, sent):
+        body, path = sent.body, sent.request.path
+        if path == "/apply-template":
+            messages = [dict(each) for each in body["messages"]]
+            begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+            text = "".join(f"<{each['role']}> {each['content']}" for each in messages) + "<assistant>" + begun
+            return Reply(chunks=[json.dumps({"prompt": text}).encode()])
+        if path == "/tokenize":
+            return Reply(chunks=[json.dumps({"tokens": self.ids(body.get("content", ""))}).encode()])
+        chat = "messages" in body
+        most = body["top_logprobs"] if chat else body["n_probs"]
+        tokens = [(10**6 + each, f"t{each}", math.log(0.5 / self.others)) for each in range(self.others)]
+        tokens += [(place, word, self.of(word)) for place, word in enumerate(self.words)]
+        tops = [{"id": place, "token": text, "bytes": [], "logprob": number} for place, text, number in tokens[:most]]
+        told = [tops[0] | {"top_logprobs": tops}]
+        if self.amid and "grammar" not in body:
+            told = []
+        if chat:
+            message = {"role": "assistant", "content": "Z"}
+            choice = {"index": 0, "finish_reason": "length", "message": message, "logprobs": {"content": told}}
+            reply = {"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}}
+            return Reply(chunks=[json.dumps(reply).encode()])
+        end = {"stop": True, "stop_type": "limit", "tokens_evaluated": 9, "tokens_predicted": 1}
+        items = [{"index": place, "content": "Z", **end} for place in range(len(sent.prompts))]
+        items = [item | ({"completion_probabilities": told} if told else {}) for item in items]
+        return Reply(chunks=[json.dumps(items if isinstance(body["prompt"], list) else items[0]).encode()])
+
+    def client(self, **settings):
+        return super().client(**{"dialect": "llamacpp", **settings})
+
+
+async def test_llama_cpp_tells_the_likeliest_tokens_before_sampling_and_grammar():
+    model = Llama()
+    async with model.client() as client:
+        answer = await client.complete("Is it good?", labels=LABELS, probabilities=True, stop=["Z"])
+    assert answer.probabilities == near({"good": 0.2, "bad": 0.5, "very bad": 1e-6}, 0.3 - 1e-6)
+    assert (answer.label, answer.text, answer.health, answer.usage.completion_tokens) == ("bad", "bad", "ok", 1)
+    (body,) = model.sent("/completion")
+    assert (body["n_predict"], body["n_probs"]) == (1, 128)
+    assert not {"grammar", "labels", "probabilities", "stop", "logprob_token_ids", "post_sampling_probs"} & body.keys()
+
+
+async def test_llama_cpp_writes_a_chat_by_its_template_before_its_labels_are_tokenized():
+    model = Llama()
+    async with model.client() as client:
+        answer = await client.chat(CHAT, labels=LABELS, probabilities=True)
+        assert await client.tokenize(CHAT) == model.ids("<user> x?<assistant>")
+    assert answer.probabilities == near({"good": 0.2, "bad": 0.5, "very bad": 1e-6}, 0.3 - 1e-6)
+    assert answer.message == {"role": "assistant", "content": "bad"}
+    assert "<user> x<assistant> very bad" in [each["content"] for each in model.sent("/tokenize")]
+    (body,) = model.sent("/chat/completions")
+    assert (body["max_tokens"], body["logprobs"], body["top_logprobs"]) == (1, True, 128)
+
+
+@pytest.mark.parametrize(("others", "asked"), [(100, [128]), (200, [128, 2048]), (3000, [128, 2048, 32768])])
+async def test_llama_cpp_is_asked_for_more_tokens_until_each_label_s_is_among_them(others, asked):
+    model = Llama(others, likely={"good": 1e-4, "bad": 3e-4})
+    async with model.client() as client:
+        (answer,) = await client.batch_map(["So:"], "{}", labels=["good", "bad"], probabilities=True)
+    assert answer.probabilities == near({"good": 1e-4, "bad": 3e-4}, 1 - 4e-4)
+    assert [body["n_probs"] for body in model.sent("/completion")] == asked
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (9 * len(asked), len(asked))
+    assert answer.attempts == len(asked)
+
+
+async def test_where_llama_cpp_makes_a_token_that_ends_amid_a_letter_it_is_told_to_make_another():
+    model = Llama(amid=True)
+    async with model.client() as client:
+        answer = await client.complete("So:", labels=["good", "bad"], probabilities=True)
+        spoken = await client.chat(CHAT, labels=["good", "bad"], probabilities=True)
+    assert answer.probabilities == spoken.probabilities == near({"good": 0.2, "bad": 0.5}, 0.3)
+    assert [body.get("grammar") for body in model.sent("/completion")] == [None, 'root ::= ":"']
+
+
+async def test_a_llama_cpp_that_tells_nothing_is_asked_no_more_in_the_end():
+    model = Llama(10**6)
+    async with model.client() as client:
+        with pytest.raises(DialectError, match="each label's first token"):
+            await client.complete("So:", labels=["good", "bad"], probabilities=True)
+    assert [body["n_probs"] for body in model.sent("/completion")] == [128, 2048, 32768, 524288]
+
+
+@pytest.mark.parametrize("call", ["complete", "chat"])
+async def test_labels_that_share_their_first_token_are_refused_where_nothing_scores_them(call):
+    model = Llama()
+    async with model.client() as client:
+        with pytest.raises(
+            ConfigError, match="'very good' and 'very bad' begin with the same token.* differ"
+        ) as caught:
+            await getattr(client, call)(
+                "So:" if call == "complete" else CHAT, labels=["fine", *SHARED], probabilities=True
+            )
+    assert caught.value.field == "labels"
+    assert not model.sent("/completion") and not model.sent("/chat/completions")

@@ -188,6 +188,18 @@ class Engine:
             del request, waiter
             raise
 
+    async def tokenize(self, call: Call) -> list[int]:
+        """Return the token ids of a text, or of a conversation, which some write as a text first."""
+        self.calls.check(call)
+        runner = self.start()
+        if any(server.dialect.is_assumed for server in runner.servers.values()):
+            # Servers' tokenizers have the same path, and other fields.
+            await self.know_servers(runner)
+        answer = await self.call(call)
+        if not answer.ids and "prompt" in answer.extra:
+            answer = await self.call(call._replace(item=answer.extra["prompt"], params={}))
+        return answer.ids  # type: ignore[no-any-return]
+
     async def _rank(self, call: Call) -> Any:
         """Make a call for each document, and wait for all; the first error ends the others."""
         from batchclient._maps.ranking import requests_of  # few programs rank

@@ -14,6 +14,9 @@ Rules:
 - Where one label continues another (``New York``, ``New York City``), it could never be likelier:
   each is scored with an end, the same for all. That is a line break behind a completion's label,
   and in a chat the token that the template ends an answer with.
+- llama.cpp tells the likeliest tokens alone, and scores nothing. It is asked for more of them until
+  each label's is there; labels that begin with one token are refused. Nothing is told of a token
+  that ends amid a letter, so from the second time on a colon is generated.
 - How labels are asked about is found out once for each set of them, with a few small requests, and
   tried once. A row waits for it before it is sent.
 - Sources: vLLM 0.32 ``entrypoints/openai/completion/protocol.py``, ``v1/sample/sampler.py``
@@ -27,7 +30,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from batchclient._calls.call import Call
@@ -54,6 +57,11 @@ __all__ = ["Ways", "ask", "asker_of", "check_servers"]
 _Key = tuple[Any, ...]
 _MOST_IDS = 128
 """Of ``logprob_token_ids`` (vLLM 0.32 ``sampling_params.py``)."""
+_LIKELIEST, _MORE, _ALL = 128, 16, 1 << 19
+"""How many of the likeliest tokens llama.cpp is asked for at first, how many times as many then,
+and how many are all: no vocabulary is larger.
+"""
+_COLON = {"grammar": 'root ::= ":"'}
 _TOP = 20
 """Likeliest tokens of a vLLM without that field, which takes no more by default."""
 _REMEMBERED = 1024
@@ -69,7 +77,7 @@ _OF_SCORES = ("cache_salt", "add_special_tokens")
 """Fields of a call that are the same where its labels are scored."""
 _CUTTING = ("truncate_prompt_tokens", "truncate")
 """Fields by which a server cuts what is scored, the label too."""
-_REPLACED = frozenset({LABELS, PROBABILITIES, "max_tokens", "max_completion_tokens"})
+_REPLACED = frozenset({LABELS, PROBABILITIES, "max_tokens", "max_completion_tokens", "n_predict"})
 
 
 class _Way(NamedTuple):
@@ -79,22 +87,30 @@ class _Way(NamedTuple):
         labels: the caller's.
         first: the first token of each; ``None``: they are scored.
         continuations: what follows the prompt: texts, or behind a chat token ids.
+        likeliest: how many of the likeliest tokens are asked for; 0: the labels' are told by id.
     """
 
     labels: tuple[str, ...]
     first: tuple[int, ...] | None
     continuations: tuple[Any, ...]
+    likeliest: int = 0
 
     def asked(self, call: Call) -> Call:
         """Return the call for one token that is sent for a caller's call."""
         assert self.first is not None, "labels that are scored are not asked for so"
         fields = {name: value for name, value in _fields_of(call).items() if name not in _REPLACED}
-        told = {"logprobs": True, "top_logprobs": _TOP} if call.kind is Kind.CHAT else {"logprobs": _TOP}
-        fields |= {"max_tokens": 1, "logprob_token_ids": list(self.first), "return_tokens_as_token_ids": True, **told}
+        top = self.likeliest or _TOP
+        told = {"logprobs": True, "top_logprobs": top} if call.kind is Kind.CHAT else {"logprobs": top}
+        if not self.likeliest:
+            fields["logprob_token_ids"] = list(self.first)
+        else:
+            fields.pop("stop", None)
+            fields |= _COLON if self.likeliest > _LIKELIEST else {}
+        fields |= {"max_tokens": 1, "return_tokens_as_token_ids": True, **told}
         return call._replace(params={"extra_body": fields})
 
-    def read(self, completion: Completion) -> Completion:
-        """Return an answer with the probabilities that its one token tells.
+    def read(self, completion: Completion) -> Completion | None:
+        """Return an answer with the probabilities that its one token tells; ``None``: ask for more.
 
         Raises:
             DialectError: they are not told.
@@ -109,9 +125,14 @@ class _Way(NamedTuple):
             if choice.message is None:
                 told = {name: float(number) for name, number in logprobs["top_logprobs"][0].items()}
             else:
-                told = {each["token"]: float(each["logprob"]) for each in logprobs["content"][0]["top_logprobs"]}
+                tops = logprobs["content"][0]["top_logprobs"]
+                # llama.cpp's chats have the ids beside the texts.
+                names = [f"token_id:{each['id']}" if "id" in each else each["token"] for each in tops]
+                told = dict(zip(names, [float(each["logprob"]) for each in tops], strict=True))
             numbers = [math.exp(min(0.0, told[f"token_id:{token}"])) for token in self.first]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            if 0 < self.likeliest < _ALL:
+                return None
             raise DialectError("the server did not tell the log-probability of each label's first token") from None
         self._settle(completion, numbers, max(0.0, 1.0 - sum(numbers)))
         return completion
@@ -120,15 +141,9 @@ class _Way(NamedTuple):
         """Return the answer of a call whose labels have these log-likelihoods."""
         most = max(likelihoods)
         numbers = [math.exp(each - most) if most > -math.inf else 1.0 for each in likelihoods]
-        usages = [answer.usage for answer in answers if answer.usage is not None]
-        usage = None
-        if len(usages) == len(answers):
-            tokens = (sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages))
-            usage = Usage(*tokens, *(any(each.estimated for each in usages),) * 2)
         message = {"role": "assistant"} if is_chat else None
-        attempts = sum(answer.attempts for answer in answers)
         made = Completion(
-            (Choice(0, "", "stop", message=message),), usage, attempts, extra=answers[0].extra, fixed_length=True
+            (Choice(0, "", "stop", message=message),), *_cost_of(answers), extra=answers[0].extra, fixed_length=True
         )
         self._settle(made, [each / sum(numbers) for each in numbers], None)
         return made
@@ -216,11 +231,24 @@ class _Asked:
             self.waiter.set_exception(ConfigError(f"labels that are scored do not go with {name}", field=name))
             return
         if way.first is not None:
-            self._ask([way.asked(call)], lambda answers: way.read(answers[0]))
+            self._tell(way, [])
         elif call.kind is Kind.CHAT:
             self._ask([_tokens_of(call, call.item)], lambda answers: self._score(way, answers[0].ids))
         else:
             self._score(way, call.item)
+
+    def _tell(self, way: _Way, before: list[Completion]) -> None:
+        """Ask for the probabilities of first tokens, once or until all of them are told."""
+
+        def read(answers: list[Completion]) -> Completion | None:
+            told, (latest,) = [*before, *answers], answers
+            if (answer := way.read(latest)) is None:
+                self._tell(way._replace(likeliest=way.likeliest * _MORE), told)
+            elif before:
+                answer.usage, answer.attempts = _cost_of(told)
+            return answer
+
+        self._ask([way.asked(self.call)], read)
 
     def _score(self, way: _Way, given: Any) -> None:
         """Ask how likely each label is behind the prompt."""
@@ -307,6 +335,16 @@ def _fields_of(call: Call) -> Mapping[str, Any]:
     return {**rest, **extra} if isinstance(extra, Mapping) else rest
 
 
+def _cost_of(answers: list[Completion]) -> tuple[Usage | None, int]:
+    """Return the tokens and the attempts of several requests for one answer."""
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    usage = None
+    if len(usages) == len(answers):
+        tokens = (sum(each.prompt_tokens for each in usages), sum(each.completion_tokens for each in usages))
+        usage = Usage(*tokens, *(any(each.estimated for each in usages),) * 2)
+    return usage, sum(answer.attempts for answer in answers)
+
+
 def _kept_from_thinking(call: Call) -> Call:
     """Return a call without a budget for thinking: its one token may be no tag around reasoning."""
     fields = dict(_fields_of(call))
@@ -380,8 +418,12 @@ def check_servers(servers: Servers) -> None:
     lacking = next((server.dialect for server in servers.values() if not server.dialect.tells_labels), None)
     if lacking is not None:
         name = "a server that is not known" if lacking.is_assumed else f"a {lacking.name} server"
-        message = f"{name} does not tell the probabilities of labels, as vLLM does; leave probabilities out"
+        message = f"{name} does not tell the probabilities of labels, as vLLM and llama.cpp do; leave probabilities out"
         raise ConfigError(message, field=PROBABILITIES)
+    if len({server.dialect.name for server in servers.values()}) > 1:
+        raise ConfigError(
+            "vLLM and llama.cpp tell probabilities in two ways: give servers of one sort", field=PROBABILITIES
+        )
 
 
 async def _find(engine: Asking, call: Call) -> _Way:
@@ -395,8 +437,10 @@ async def _find(engine: Asking, call: Call) -> _Way:
     is_chat = call.kind is Kind.CHAT
     blank = _blank_of(call)
     texts = [(" " if blank else "") + label.strip() for label in labels]
-    tokens = None
-    if blank is None:
+    tokens, is_llamacpp = None, any(server.dialect.name == "llamacpp" for server in runner.servers.values())
+    if blank is None and is_llamacpp:
+        tokens = await _behind_template(engine, runner, call, texts)
+    elif blank is None:
         # What a template has before an answer stands before a label, too.
         said = [[*_CHAT, {"role": "assistant", "content": text}] for text in texts]
         tokens = await _tokenized(engine, runner, [_tokens_of(call, item) for item in (_CHAT, *said)])
@@ -404,6 +448,12 @@ async def _find(engine: Asking, call: Call) -> _Way:
         after = _AFTER[bool(blank)]
         told = [_tokens_of(call, item) for item in (after, *(after + text for text in texts))]
         tokens = await _tokenized(engine, runner, told)
+    if tokens is not None and is_llamacpp:
+        for (one, ids), (other, others) in combinations(zip(labels, tokens, strict=True), 2):
+            if ids[0] == others[0]:
+                why = f"labels {one!r} and {other!r} begin with the same token, and a llamacpp server scores none"
+                raise ConfigError(f"{why}: take labels whose first tokens differ", field=LABELS)
+        return _Way(labels, tuple(each[0] for each in tokens), (), _LIKELIEST)
     continuations: tuple[Any, ...] = tuple(tokens or ()) if is_chat else tuple(texts)
     # Without what the caller asks for besides: what is wrong with it says nothing of the server.
     of_template = {name: value for name in _OF_TEMPLATE if (value := field_of(call.params, name)) is not None}
@@ -417,7 +467,7 @@ async def _find(engine: Asking, call: Call) -> _Way:
             pass  # an older server: it is asked otherwise
         else:
             return way
-    if not continuations:
+    if not continuations or is_llamacpp:
         raise DialectError("the server's tokenizer does not tell how the labels are written behind a prompt")
     if _is_continued(labels):
         if is_chat:
@@ -428,6 +478,22 @@ async def _find(engine: Asking, call: Call) -> _Way:
     given: Any = [1] if is_chat else _AFTER[bool(blank)]
     await log_likelihood(engine, call._replace(kind=Kind.COMPLETION, item=(given, continuations[0]), params={}))
     return _Way(labels, None, continuations)
+
+
+async def _behind_template(engine: Asking, runner: Runner, call: Call, texts: list[str]) -> list[list[int]] | None:
+    """Return the tokens of texts behind what llama.cpp's template has before an answer.
+
+    It goes on with an answer that is the last of a conversation, and writes no blank before that.
+    """
+    now = runner.backend.now()
+    items = [_CHAT, [*_CHAT, {"role": "assistant", "content": texts[0]}, *_CHAT]]
+    asked = [_tokens_of(call, item) for item in items]
+    answers = await call_together(runner, len(asked), lambda place, part: engine.calls.make(asked[place], part, now))
+    begun, said = [str(answer.extra.get("prompt", "")) for answer in answers]
+    start = f"{begun} " if said.startswith(f"{begun} {texts[0]}") else begun
+    return await _tokenized(
+        engine, runner, [_tokens_of(call, each) for each in (begun, *(start + text for text in texts))]
+    )
 
 
 async def _ended(

@@ -144,7 +144,10 @@ class ClassesDecoder(ItemsDecoder):
 
 
 class TokensDecoder(PlainDecoder):
-    """``{"tokens": […]}``, with an array per text for several texts."""
+    """``{"tokens": […]}``, with an array per text for several texts.
+
+    llama.cpp writes a conversation as a text, ``{"prompt": …}``, of which there are no ids yet.
+    """
 
     _called = "tokens"
 
@@ -168,7 +171,8 @@ class TokensDecoder(PlainDecoder):
 
     def _lists(self, reply: Any) -> list[Any]:
         """Return each text's tokens."""
-        tokens = reply["tokens"]
+        is_written = "tokens" not in reply and isinstance(reply.get("prompt"), str)
+        tokens = [] if is_written else reply["tokens"]
         if not isinstance(tokens, list):
             raise TypeError("tokens are no list")
         return tokens if len(self._batch.requests) > 1 else [tokens]

@@ -41,7 +41,10 @@ _OTHER_FORMS = (
     "use_beam_search",
 )  # fmt: skip
 """With these an answer is no label, or has another form."""
-_SET_HERE = ("logprobs", "top_logprobs", "logprob_token_ids", "return_tokens_as_token_ids", "return_token_ids")
+_SET_HERE = (
+    "logprobs", "top_logprobs", "logprob_token_ids", "return_tokens_as_token_ids", "return_token_ids", "n_probs",
+    "post_sampling_probs",
+)  # fmt: skip
 """Fields of a call for probabilities that are the client's."""
 _OF_REGEX = re.compile(r"[\\.^$*+?(){}\[\]|]")
 

@@ -52,7 +52,10 @@ _DEFAULT_MAX_TOKENS = 16
 """OpenAI's default, also of SGLang's ``/v1/completions``; ``/generate`` has 128."""
 _Token = tuple[str, float | None, dict[str, float]]
 """A token's text and logprob, and the likeliest tokens with their logprobs."""
-_ASKED: Bodies[dict[str, Any]] = Bodies(lambda fields: {name: fields.get(name) for name in ("seed", "logprobs")})
+_BY_ID = "return_tokens_as_token_ids"
+_ASKED: Bodies[dict[str, Any]] = Bodies(
+    lambda fields: {name: fields.get(name) for name in ("seed", "logprobs", _BY_ID)}
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,9 @@ class _NativeReader:
     """The field by which an event is known as an answer's."""
 
     def __init__(self, batch: Batch) -> None:
-        self._logprobs: int | None = _ASKED.of(batch.shape)["logprobs"]
+        asked = _ASKED.of(batch.shape)
+        self._logprobs: int | None = asked["logprobs"]
+        self._by_id: bool | None = asked[_BY_ID]
         self._size = len(batch.requests) * batch.shape.weight
 
     def reply(self, reply: Any) -> Any:
@@ -334,7 +339,7 @@ _LLAMACPP_SAME = frozenset(
     )
 )  # fmt: skip
 _LLAMACPP_RENAMED = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
-_LLAMACPP_AROUND = frozenset({"model", "logprobs", "return_token_ids", "echo"})
+_LLAMACPP_AROUND = frozenset({"model", "logprobs", "return_token_ids", "echo", _BY_ID})
 _LLAMACPP_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 
 
@@ -364,12 +369,15 @@ def _write_llamacpp(batch: Batch, params: dict[str, Any]) -> bytes:
     return b'{"prompt":%b,%b' % (prompt, canonical(params | {"stream": batch.streamed})[1:])
 
 
-def _llamacpp_tokens(entries: list[dict[str, Any]], wanted: int) -> list[_Token]:
+def _llamacpp_tokens(entries: list[dict[str, Any]], wanted: int, by_id: bool | None) -> list[_Token]:  # noqa: FBT001
+    def named(entry: dict[str, Any]) -> str:
+        return f"token_id:{entry['id']}" if by_id else entry["token"]
+
     return [
         (
-            entry["token"],
+            named(entry),
             entry["logprob"],
-            {top["token"]: top["logprob"] for top in (entry.get("top_logprobs") or [])[:wanted]},
+            {named(top): top["logprob"] for top in (entry.get("top_logprobs") or [])[:wanted]},
         )
         for entry in entries
     ]
@@ -392,7 +400,7 @@ class _LlamacppReader(_NativeReader):
             choice["stop_reason"] = item.get("stopping_word") or None
         entries = item.get("completion_probabilities")
         if self._logprobs is not None and entries:
-            choice["logprobs"] = self._writer.write(index, _llamacpp_tokens(entries, self._logprobs))
+            choice["logprobs"] = self._writer.write(index, _llamacpp_tokens(entries, self._logprobs, self._by_id))
         counts = {"prompt_tokens": item.get("tokens_evaluated"), "completion_tokens": item.get("tokens_predicted")}
         return choice | {"usage": counts, "model": item.get("model")}
 
@@ -404,7 +412,9 @@ class _LlamacppOpenAIReader:
     tells_sums = False
 
     def __init__(self, batch: Batch) -> None:
-        self._logprobs: int | None = _ASKED.of(batch.shape)["logprobs"]
+        asked = _ASKED.of(batch.shape)
+        self._logprobs: int | None = asked["logprobs"]
+        self._by_id: bool | None = asked[_BY_ID]
         self._usage_is_whole = len(batch.requests) * batch.shape.weight == 1
         self._writer = _LegacyLogprobs()
 
@@ -418,7 +428,7 @@ class _LlamacppOpenAIReader:
             logprobs, index = choice.get("logprobs"), choice.get("index")
             if self._logprobs is not None and isinstance(logprobs, dict) and "content" in logprobs:
                 try:
-                    tokens = _llamacpp_tokens(logprobs["content"] or [], self._logprobs)
+                    tokens = _llamacpp_tokens(logprobs["content"] or [], self._logprobs, self._by_id)
                     choice["logprobs"] = self._writer.write(index, tokens)
                 except BAD_FORM:
                     choice.update(unreadable(index))

@@ -151,6 +151,7 @@ class Inputs(Route):
         field: of the input.
         from_root: whether the path begins at the root.
         chat_field: of a conversation, where the server takes one.
+        chat_path: where a conversation is written as a text, if not tokenized at once.
     """
 
     path: str
@@ -158,21 +159,22 @@ class Inputs(Route):
     field: bytes = b"input"
     from_root: bool = True
     chat_field: bytes = b""
+    chat_path: str = ""
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request: a single prompt as itself, several as a list."""
         prompts = b",".join([request.prompt for request in batch.requests])
-        field = self.field
+        field, path = self.field, self.path
         if batch.shape.kind is Kind.TOKENS and prompts[:1] == b"[":
             if not self.chat_field:
                 message = "this server's tokenizer takes texts, no conversations; the call was not sent"
                 return Failure(FailureKind.UNSUPPORTED, BadRequest, message, begun=False)
-            field = self.chat_field
+            field, path = self.chat_field, self.chat_path or path
         if len(batch.requests) > 1 or batch.wire.lone_as_list:
             prompts = b"[%b]" % prompts
         packed = _PACKED if batch.packed else b""
         body = b'{"%b":%b,%b%b%b' % (field, prompts, _solo(batch), packed, batch.shape.body[1:])
-        return WireRequest("POST", self.path, body, from_root=self.from_root)
+        return WireRequest("POST", path, body, from_root=self.from_root)
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder:
         """Return a fresh decoder for the batch's reply."""

@@ -33,6 +33,9 @@ llama.cpp (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, s
 - An unreadable body, or an input longer than the physical batch, is a 500, though the call is at
   fault. While the server starts, it answers 503 "Loading model".
 - ``/tokenize`` takes a single ``content``; special tokens are added only with ``add_special``.
+  ``/apply-template`` writes a conversation as a text.
+- It tells the likeliest tokens, as many as are asked for, before sampling and grammar. A token that
+  ends amid a letter, or belongs to a stop string, comes without any (seen).
 
 TensorRT-LLM (``tensorrt_llm/serve/openai_server.py``, ``postprocess_handlers.py``):
 - ``/v1/completions`` alone; every unknown field is refused. Lists of texts or ids have no cap.
@@ -103,7 +106,8 @@ class Server:
             not asked: most ignore the field, and the answer would be of any form.
         labels: the form of an answer that is one of some labels, in the server's words; ``None``:
             it has none.
-        tells_labels: whether it tells how likely chosen tokens are, and echoes prompts with that.
+        tells_labels: whether it tells how likely chosen tokens are, and echoes prompts with that,
+            or how likely all tokens are.
         judge: corrects the meaning of a refusal, by the server's words and the model's name.
         budgets: by kind of call, how it bounds a model's thinking (``_thinking``); a kind that is
             missing has no bound there.
@@ -127,6 +131,7 @@ VLLM_ONLY = frozenset(
 )
 """Fields added by batchclient and unknown to OpenAI's API."""
 _CHATS = Generation(path="/chat/completions", field=b"messages")
+_TEXTS = Inputs("/tokenize", TokensDecoder, b"prompt", chat_field=b"messages")
 _RANKS = {Kind.SCORE: Ranks(), Kind.RERANK: Ranks()}
 
 
@@ -218,7 +223,7 @@ SERVERS = {
                 Kind.SCORE: Pairs(),
                 Kind.RERANK: Pairs(),
                 Kind.CLASSIFICATION: CLASSES,
-                Kind.TOKENS: Inputs("/tokenize", TokensDecoder, b"prompt", chat_field=b"messages"),
+                Kind.TOKENS: _TEXTS,
             },
             caps={Kind.COMPLETION: 1024, Kind.TOKENS: 1},
             continues_chats=True,
@@ -264,11 +269,12 @@ SERVERS = {
                 Kind.CHAT: _CHATS,
                 Kind.EMBEDDING: VECTORS,
                 **_RANKS,
-                Kind.TOKENS: Inputs("/tokenize", TokensDecoder, b"content"),
+                Kind.TOKENS: replace(_TEXTS, field=b"content", chat_path="/apply-template"),
             },
             caps={Kind.CHAT: 1, Kind.TOKENS: 1},
             lacks=VLLM_ONLY,
             labels=as_grammar,
+            tells_labels=True,
             judge=_judge_llamacpp,
             budgets=LLAMACPP_BUDGETS,
         ),
