@@ -2,12 +2,14 @@
 
 import json
 from array import array
+from dataclasses import replace
 from itertools import pairwise
 
 import anyio
 import pytest
 from tests.seams import connected
-from tests.shell.scripted import ScriptedTransport, echo, error, make_client, settle
+from tests.shell.scripted import MetricsPage, Pages, Reply, ScriptedTransport, echo, error, make_client, settle
+from tests.shell.test_detection import models
 from tests.shell.test_sync import make_sync
 
 from batchclient import (
@@ -30,7 +32,7 @@ def test_servers_tells_what_each_is_and_how_busy_and_of_one_that_is_away_what_is
     with EmbeddedServer(model="m") as server:
         with SyncBatchClient([f"{server.base_url}?key=secret", "http://127.0.0.1:9/v1"]) as client:
             one, other = client.servers()
-    assert one == ServerInfo(server.base_url, "vllm", "0.32.0", ("m",), 32768, None, NO_LOAD)
+    assert one == ServerInfo(server.base_url, "vllm", "0.32.0", ("m",), 32768, None, NO_LOAD, answered=True)
     assert other == ServerInfo("http://127.0.0.1:9/v1")
 
 
@@ -41,6 +43,47 @@ def test_servers_tells_what_a_server_is_now_and_not_what_it_was():
         assert [each.models for each in client.servers()] == [("m",)]
     with client, EmbeddedServer(model="n", port=port):
         assert [each.models for each in client.servers()] == [("n",)]
+
+
+def test_a_server_that_has_died_did_not_answer_and_what_was_known_of_it_stays():
+    with EmbeddedServer(model="m") as server:
+        client = SyncBatchClient(server.base_url)
+        (alive,) = client.servers()
+    with client:
+        (dead,) = client.servers()
+    assert (alive.answered, dead.answered) == (True, False)
+    assert dead == replace(alive, answered=False, load=None)
+
+
+REFUSED = ConnectFailed("refused")
+LOADING = {"/models": models("m", owned_by="llamacpp"), "/props": error(503, "Loading model")}
+
+
+@pytest.mark.parametrize(("pages", "load", "answered", "takes_s"), [
+    ({"/models": "hangs"}, "hangs", False, 4),
+    ({"/models": Reply(502)}, Reply(502), False, 0),
+    ({"/models": REFUSED}, REFUSED, False, 0),
+    (LOADING, Reply(503), False, 0),
+    ({"/models": Reply(404)}, Reply(404), True, 0),
+    ({"/models": Reply(401)}, Reply(401), True, 0),
+    ({"/models": "hangs"}, None, True, 2),
+    ({"/models": models("m")}, "hangs", True, 2),
+])
+async def test_answered_is_whether_the_server_itself_said_anything_now(pages, load, answered, takes_s):
+    """A server that hangs costs two pages' bounds. A gateway's 502 and a model that loads are no answers."""
+    async with connected(calls=lambda url: ScriptedTransport(), metrics=lambda url: MetricsPage(reply=load),
+                         detection=lambda url: Pages(pages), model="m") as client:
+        began = anyio.current_time()
+        (info,) = await client.servers()
+        assert info.answered is answered
+        assert round(anyio.current_time() - began) == takes_s
+
+
+async def test_a_server_whose_dialect_is_given_answers_by_its_metrics_page():
+    for load, answered in ((Reply(404), True), (None, True), (REFUSED, False)):
+        async with connected(calls=lambda url: ScriptedTransport(), metrics=lambda url, load=load: MetricsPage(reply=load),
+                             dialect="vllm", probe=True, model="m") as client:
+            assert [each.answered for each in await client.servers()] == [answered]
 
 
 async def test_a_server_may_be_removed_meanwhile():

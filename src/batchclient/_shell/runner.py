@@ -225,11 +225,10 @@ class Runner:
 
     async def look_at_servers(self, model: str | None) -> list[ServerInfo]:
         """Ask every server that may be asked what it is and how busy it is; ``model``: the client's."""
-        found: dict[int, tuple[ServerFacts | None, ServerLoad | None]] = {}
+        found: dict[int, tuple[ServerFacts | None, ServerLoad | None, bool]] = {}
 
         async def look_at(number: int) -> None:
-            watcher = self.servers[number].watcher
-            found[number] = await watcher.find_out(anew=True), await watcher.fetch_load()
+            found[number] = await self.servers[number].watcher.look()
 
         async with anyio.create_task_group() as group:
             for number in self.servers:

@@ -49,6 +49,9 @@ class ServerInfo:
             one.
         slots: sequences that it takes or runs at once.
         load: how busy it is, as its metrics page says just now.
+        answered: whether the server answered a question that it was asked now. False: it refused,
+            was silent, a gateway answered in its place, it loads its model, or it was not asked;
+            the rest is then what was known of it before.
 
     ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
     to be asked (``probe=False``; a ``dialect``, an HTTP client or a transport given).
@@ -61,22 +64,29 @@ class ServerInfo:
     max_model_len: int | None = None
     slots: int | None = None
     load: ServerLoad | None = None
+    answered: bool = False
 
 
-def info_of(url: str, facts: ServerFacts | None, load: ServerLoad | None, model: str | None) -> ServerInfo:
+def info_of(
+    url: str,
+    facts: ServerFacts | None,
+    load: ServerLoad | None,
+    answered: bool,  # noqa: FBT001
+    model: str | None,
+) -> ServerInfo:
     """Return what is known of a server.
 
     Args:
         url: as it may be shown.
-        facts, load: of its pages, if it may be asked.
+        facts, load, answered: of its pages, if it may be asked.
         model: the client's.
     """
     if facts is None:
-        return ServerInfo(url, load=load)
+        return ServerInfo(url, load=load, answered=answered)
     names = tuple(served.id for served in facts.models)
     bases = facts.base_models()
     length = facts.length_of(model if model is not None else bases[0] if len(bases) == 1 else "")
-    return ServerInfo(url, facts.known, facts.version, names, length, facts.slots, load)
+    return ServerInfo(url, facts.known, facts.version, names, length, facts.slots, load, answered)
 
 
 class DialectChoice:

@@ -133,8 +133,8 @@ class Watcher:
                 self._conclude(known)
                 self._shared.tell(Asked(self._endpoint, answered, failure))
 
-    async def find_out(self, *, anew: bool = False) -> ServerFacts | None:
-        """Ask now which server it is, without a call under way, and return its facts.
+    async def find_out(self, *, anew: bool = False) -> tuple[ServerFacts | None, bool]:
+        """Ask now which server it is, without a call under way; return its facts, and whether it answered.
 
         The client knows the facts afterwards, too. ``None``: this server is not to be asked.
 
@@ -142,16 +142,24 @@ class Watcher:
             anew: whatever it said before, which stands where it says nothing now.
         """
         if Page.SERVER not in self._transports:
-            return None
+            return None, False
         found = Fingerprint() if anew else self._known
         came = await self._read(found)
         if came is None or (anew and not found.heard):
-            return self._known.facts()
+            return self._known.facts(), False
         self._keep(found)
-        if _absence(came, found) is not None:
+        is_there = _absence(came, found) is None
+        if not is_there:
             # GETs in vain do not count.
             self._known = Fingerprint()
-        return found.facts()
+        return found.facts(), found.heard and is_there
+
+    async def look(self) -> tuple[ServerFacts | None, ServerLoad | None, bool]:
+        """Ask now which server it is and how busy it is; return both, and whether it answered either."""
+        facts, answered = await self.find_out(anew=True)
+        load, trouble = await self._look_at_load()
+        # That there is no metrics page is an answer, too, where it is all that was asked.
+        return facts, load, answered or load is not None or (facts is None and bool(trouble))
 
     @property
     def is_unheard(self) -> bool:
@@ -252,10 +260,6 @@ class Watcher:
             await anyio.sleep(max(0.0, self._ask_load_at - now()))
         # The next batch begins another watch.
         shared.under_way.pop(self._endpoint, None)
-
-    async def fetch_load(self) -> ServerLoad | None:
-        """Return the load, if the server shows it now."""
-        return (await self._look_at_load())[0]
 
     async def _look_at_load(self) -> tuple[ServerLoad | None, str]:
         """Return the load, or why none comes for a while, told once, or neither: one may come next time."""
