@@ -183,7 +183,8 @@ class CompletionParams(LikelihoodParams, total=False):
     - ``expected_tokens``: how long the answer will be, tokens. It decides when the call goes, and
       nothing about the answer.
     - ``labels``: the answer is one of these texts, ``answer.label``.
-    - ``probabilities``: true: with the probability of each label.
+    - ``probabilities``: true: with the probability of each label, of one token: ``max_tokens`` is
+      not sent.
     """
 
     max_tokens: int | None

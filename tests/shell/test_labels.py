@@ -67,6 +67,26 @@ async def test_what_is_none_of_the_labels_is_an_error_that_has_the_answer(text, 
     assert "secret" not in str(error) and statistics.health["invalid"] == (health == "invalid")
 
 
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ({"max_tokens": 1}, ": it was cut off at max_tokens=1; leave that out"),
+        ({"extra_body": {"max_completion_tokens": 2}}, ": it was cut off at max_completion_tokens=2; leave that out"),
+        ({}, ": it was cut off"),
+    ],
+)
+async def test_of_a_label_that_is_cut_off_the_error_names_the_bound(bound, why):
+    client, _ = client_of(said("ve", reason="length"), said("ve", reason="length"), said("ve"))
+    async with client:
+        for params in ({"max_tokens": 3}, bound):
+            with pytest.raises(AnswerInvalid) as caught:
+                await client.chat([{"role": "user", "content": "x"}], labels=LABELS, **params)
+        assert caught.value.message == f"the answer is none of the 2 labels{why}"
+        with pytest.raises(AnswerInvalid) as caught:
+            await client.complete("x", labels=LABELS, **bound)
+        assert caught.value.message == "the answer is none of the 2 labels"
+
+
 async def test_each_of_several_answers_has_its_label():
     client, _ = client_of(said("good", "Very bad"))
     async with client:

@@ -113,8 +113,9 @@ async def test_one_token_tells_the_probability_of_each_label():
         assert [model.words[each] for each in body["logprob_token_ids"]] == [" good", " bad", " very"]
         assert not {"labels", "probabilities", "structured_outputs"} & body.keys()
         asked = len(model.server.sent)
-        await client.complete("And this one?", labels=LABELS, probabilities=True)
+        await client.complete("And this one?", labels=LABELS, probabilities=True, max_tokens=8)
         assert len(model.server.sent) == asked + 1, "how labels begin is asked once"
+        assert model.sent()[-1]["max_tokens"] == 1, "of more tokens nothing is told"
 
 
 @pytest.mark.parametrize("prompt", ["Say it:\n", "Say it: ", "(", "评价："])

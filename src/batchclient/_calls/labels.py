@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from batchclient.dialects._labels import LABELS, normalised
+from batchclient.dialects._labels import BOUNDS, LABELS, normalised
 from batchclient.errors import AnswerInvalid, ConfigError
 from batchclient.types import Choice, Completion
 
-__all__ = ["field_of", "parted", "reader", "thinks"]
+__all__ = ["bound_of", "field_of", "parted", "reader", "thinks"]
 
 
 def field_of(params: Mapping[str, Any], name: str) -> Any:
     """Return a parameter of a call, also of its ``extra_body``; ``None``: it is not given."""
     extra = params.get("extra_body")
     return extra[name] if isinstance(extra, Mapping) and name in extra else params.get(name)
+
+
+def bound_of(params: Mapping[str, Any]) -> str:
+    """Return the caller's bound on an answer, such as ``"max_tokens=1"``; empty: none is given."""
+    given = {name: field_of(params, name) for name in BOUNDS}
+    return next((f"{name}={value}" for name, value in given.items() if value is not None), "")
 
 
 def thinks(model: str | None, way: str = "labels need thinking_tokens=0") -> ConfigError:
@@ -32,12 +38,13 @@ def thinks(model: str | None, way: str = "labels need thinking_tokens=0") -> Con
 
 
 def reader(
-    labels: Sequence[str], on_reasoning: Callable[[], ConfigError] | None, note: Callable[[], None]
+    labels: Sequence[str], bound: str, on_reasoning: Callable[[], ConfigError] | None, note: Callable[[], None]
 ) -> Callable[[Completion], Completion]:
     """Return a function that finds the label in an answer.
 
     Args:
         labels: the caller's.
+        bound: the caller's own on the answer's length, such as ``"max_tokens=1"``; empty: none.
         on_reasoning: makes the error of an answer with reasoning; ``None``: the caller has asked
             for none, and what comes all the same is left out.
         note: called for an answer whose only fault is that it is none of the labels.
@@ -58,7 +65,10 @@ def reader(
         if wrong is None:
             return completion
         which = f"choice {wrong.index} of the answer" if len(completion.choices) > 1 else "the answer"
-        error = AnswerInvalid(f"{which} is none of the {len(known)} labels", attempt=completion.attempts)
+        why = ""
+        if wrong.finish_reason == "length":
+            why = f": it was cut off at {bound}; leave that out" if bound else ": it was cut off"
+        error = AnswerInvalid(f"{which} is none of the {len(known)} labels{why}", attempt=completion.attempts)
         error.completion, error.retryable = completion, True
         if (health := completion.health) != "ok":
             error.health = health

@@ -131,7 +131,7 @@ class Engine:
         self._thinking: set[str | None] = set()
         """Models that have thought before they said a label, as their calls name them."""
         self._ways: Ways | None = None
-        self._readers_of_labels: dict[tuple[str | None, bool, str], Finish] = {}
+        self._readers_of_labels: dict[tuple[str | None, bool, str, str], Finish] = {}
         self._turn = Turn()
         forget_in_child(self)
 
@@ -273,14 +273,15 @@ class Engine:
         model, may_reason = call.model, labelled.field_of(call.params, "thinking_tokens") == 0
         if model in self._thinking and not may_reason:
             raise labelled.thinks(model)
-        key = model, may_reason, repr(labels)
+        bound = labelled.bound_of(call.params)
+        key = model, may_reason, bound, repr(labels)
         known = self._readers_of_labels.get(key)
         if known is None:
             self.calls.check(call)
             if len(self._readers_of_labels) >= _READERS_REMEMBERED:
                 self._readers_of_labels.clear()
             known = labelled.reader(
-                tuple(labels), None if may_reason else partial(self._thinks, model), self._note_invalid
+                tuple(labels), bound, None if may_reason else partial(self._thinks, model), self._note_invalid
             )
             self._readers_of_labels[key] = known
         return known
