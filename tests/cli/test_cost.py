@@ -21,7 +21,9 @@ def source_of(tmp_path, count):
 
 def counts(stderr):
     """The numbers of a summary, by name."""
-    summary = next(line for line in stderr.splitlines() if re.search(r"^(Interrupted: )?[\d,]+ rows? to ", line))
+    summary = next(
+        line for line in stderr.splitlines() if re.search(r"^(Interrupted: )?[\d,]+ rows? (to|written) ", line)
+    )
     return {
         name: float(number.replace(",", ""))
         for name, number in re.findall(r"(requests sent|reused|wasted|cost|failed|sent again): ([\d,.]*\d)", summary)

@@ -54,6 +54,16 @@ def test_an_empty_input_makes_an_empty_output(cli_map, out, tmp_path, server):
     assert (out.read_bytes(), server.requests) == (b"", 0)
 
 
+def test_rows_that_were_not_sent_have_no_rate(cli_map, tmp_path, out):
+    unusable = [{"text": None}] * 300
+    said = cli_map(write_rows(tmp_path / "in.jsonl", unusable), "-o", out).stderr
+    assert re.match(rf"300 rows to {out} in [\d.]+ s, requests sent: 0; failed: 300\n", said), said
+    assert said.endswith(": rows that were not sent: 300 (mend the input)\n")
+    said = cli_map(write_rows(tmp_path / "more.jsonl", [*unusable, *rows_of(1)]), "-o", out, "--new").stderr
+    seconds, rate = re.match(rf"301 rows to {out} in ([\d.]+) s, (\d+) rows/s, requests sent: 1", said).groups()
+    assert float(seconds) * int(rate) < 10
+
+
 def test_fields_reach_the_server(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     assert cli_map(source, "-o", out, "--param", 'stop=[" "]', "--param", "seed=1").exit_code == 0

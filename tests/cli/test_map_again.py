@@ -122,7 +122,7 @@ def test_failed_rows_run_again_if_they_may_succeed_or_if_asked(run, server, tmp_
     server.set_faults("stall,count=1")
     first, again = ["--max-batch-size", 1, "--timeout", 1], ["--max-batch-size", 1, "--timeout", 30]
     assert run(source, "-o", out, *first) == (1, 4, 2, 2, 0)
-    assert "the same command runs 1 rows again that may succeed now, --retry-failed runs 1 rows again that" in run.said
+    assert "the same command runs 1 row again that may succeed now; --retry-failed runs 1 row again that" in run.said
     server.set_faults()
     # One row may succeed now. The long row never does.
     assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
@@ -277,7 +277,7 @@ def test_new_goes_on_with_what_failed_for_now_and_begins_anew_without_its_output
     assert run(source, "-o", out, *again, "--timeout", 0.5) == (1, 4, 2, 2, 0)
     server.set_faults()
     assert run(source, "-o", out, *again) == (1, 4, 1, 1, 3)
-    assert "--retry-failed without --new runs 1 rows again that failed for good" in run.said
+    assert "--retry-failed without --new runs 1 row again that failed for good" in run.said
     # What is left failed for good: the job is done.
     assert run(source, "-o", out)[0] == 1 and "nothing to do; 1 of its rows failed for good" in run.said
     assert run(source, "-o", out, *again) == (1, 4, 3, 1, 0)
@@ -641,7 +641,7 @@ def test_a_row_that_is_too_long_costs_no_other_row_and_fails_for_good(cli, tmp_p
     assert done.exit_code == 1
     failed = {row["id"]: row["error"] for row in read_rows(out) if row.get("error") is not None}
     assert failed == {20: {"type": "BadRequest", "message": f"400: {told}"}}
-    assert "--retry-failed runs 1 rows again that failed for good" in done.stderr
+    assert "--retry-failed runs 1 row again that failed for good" in done.stderr
 
 
 def test_rows_that_the_servers_length_excludes_may_be_tried_again(cli, tmp_path, out):

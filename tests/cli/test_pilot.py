@@ -121,6 +121,20 @@ def test_somebody_is_asked_whether_to_go_on(cli, ask, asked, out, monkeypatch):
     assert len(asked.prompts) == ROWS
 
 
+def test_rows_that_a_pilot_has_read_are_counted_and_no_estimate(ask, out, tmp_path, monkeypatch):
+    async def no():
+        return False
+
+    monkeypatch.setattr(_job, "asks", no)
+    source = tmp_path / "in.csv"
+    # Line breaks within cells, and long rows behind the first ones: lines and bytes tell another number.
+    source.write_text("text\n" + "".join(f'"{"long " * (n > 300)}\ntext {n}"\n' for n in range(600)) + '""\n')
+    status, lines = ask("--pilot", 30, source=source)
+    assert status == 3 and lines[0].startswith("pilot: 30 of 600 rows at random")
+    assert lines[-3] == "stopped after the pilot; rows left out: 571"
+    assert re.fullmatch(r"0 rows written in \d+\.\d s, requests sent: \d+, tokens: 90 in, \d+ out", lines[-2])
+
+
 def status_of(cli, journal):
     return json.loads(cli("job", "status", journal, "--json").stdout)
 

@@ -371,7 +371,7 @@ class Kept:
         """What is said of the finished job's failed rows; empty: none failed."""
         failed, not_sent = self._told.get("failed", 0), self._told.get("not_sent", 0)
         told = f"; --fail-if {broken}" if (broken := self._told.get("broken")) else ""
-        told += f"; rows that were not sent: {not_sent:,}; mend the input" if not_sent else ""
+        told += f"; rows that were not sent: {not_sent:,} (mend the input)" if not_sent else ""
         if failed > not_sent:
             way = f"--retry-failed{self.without_new} runs them again"
             told += f"; {failed - not_sent:,} of its rows failed for good; {way}"

@@ -73,7 +73,9 @@ def _complaints(job: Job, output: Output) -> list[str]:
     if job.journal_error is not None:
         told.append(str(job.journal_error))
     if job.giving_up.end is not None:
-        left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - job.kinds.rows):,}"
+        # A pilot's rows are among the job's, once that has begun.
+        tried = max(job.kinds.rows, 0 if job.pilot is None else job.pilot.taken.rows)
+        left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - tried):,}"
         told.append(f"{job.giving_up.end.words}{left}")
     elif job.broken is not None:
         told.append(f"--fail-if {in_options(str(job.broken))}")
@@ -134,13 +136,13 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
         return [f"{kept.place} has the answers: the same command{bound} goes on with them"] if is_worth else []
     kinds = job.kinds
     for_now = kinds.may_be_tried
-    ways = [f"the same command runs {for_now:,} rows again that may succeed now"] if for_now else []
+    ways = [f"the same command runs {_rows(for_now)} again that may succeed now"] if for_now else []
     if for_good := kinds.failed - for_now - kinds.not_sent:
         without = "" if for_now else kept.without_new
-        ways.append(f"--retry-failed{without} runs {for_good:,} rows again that failed for good")
+        ways.append(f"--retry-failed{without} runs {_rows(for_good)} again that failed for good")
     if kinds.not_sent:
-        ways.append(f"rows that were not sent: {kinds.not_sent:,}; mend the input")
-    return [f"{kept.place} has the answers: {', '.join(ways)}"] if ways else []
+        ways.append(f"rows that were not sent: {kinds.not_sent:,} (mend the input)")
+    return [f"{kept.place} has the answers: {'; '.join(ways)}"] if ways else []
 
 
 def _reached(job: Job, options: MapOptions) -> list[str]:
@@ -176,12 +178,12 @@ def _of_servers(job: Job, options: MapOptions) -> list[str]:
 def _counts(job: Job, output: Output) -> str:
     counts, sent = job.counts, job.statistics
     # A pilot's rows are reused, and were sent in this time.
-    new = counts.answered + counts.failed + (0 if job.pilot is None else job.pilot.sent)
-    rate = new / job.seconds if job.seconds else 0.0
-    rows = f"{output.written:,} {'row' if output.written == 1 else 'rows'}"
+    new = counts.answered + counts.failed + (0 if job.pilot is None else job.pilot.sent) - job.kinds.not_sent
+    rate = max(new, 0) / job.seconds if job.seconds else 0.0
+    is_there = output.written or output.is_in_place or not output.is_file
     parts = [
-        f"{rows} to {output.where} in {job.seconds:.1f} s",
-        f"{rate:,.0f} {'new ' if counts.reused else ''}rows/s",
+        f"{_rows(output.written)} {f'to {output.where}' if is_there else 'written'} in {job.seconds:.1f} s",
+        f"{rate:,.0f} {'new ' if counts.reused else ''}rows/s" if output.written and sent and sent.batches else "",
         f"reused: {counts.reused:,}" if counts.reused else "",
         f"requests sent: {sent.batches if sent else 0:,}",
     ]
@@ -200,3 +202,7 @@ def _counts(job: Job, output: Output) -> str:
     if job.failures.failed:
         line += f"; failed: {job.failures.failed:,}"
     return line
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"

@@ -140,6 +140,7 @@ def _job(options: MapOptions, source: Source) -> int:
             with _open(options) as again:
                 again.reserved = source.reserved
                 read = _read(again, sketch_of, random_rows=options.pilot or 0)
+                source.count = again.count
             finish_by = _finish_by(options, read, kept)
             if options.pilot is not None and kept is not None:
                 pilot = Pilot(client, read, call_of, options, kept, finish_by)
@@ -317,7 +318,7 @@ def _make_job(
     total: Callable[[], int | None] = lambda: None  # noqa: E731
     if shown or options.metrics is not None:
         counted = _InThread(source.expected)
-        total = lambda: source.estimated() if (known := counted()) is None else known  # noqa: E731
+        total = lambda: source.count or counted() or source.estimated()  # noqa: E731
     progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
     audit = None if options.audited is None else Audit(client, options.audited, call_of, sketch_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)

@@ -63,6 +63,7 @@ class Source:
         is_regular: whether reading never waits.
         schema: Arrow's, of a table of Parquet or Arrow; ``None`` until it is known.
         names: of a table's columns, read or not; empty until they are known, and of other forms.
+        count: of all rows; ``None`` until they were read.
         reserved: fields that no row may have, because the output adds them.
 
     Raises:
@@ -89,6 +90,7 @@ class Source:
         self.form: str | None = form
         self.schema: Any = None
         self.names: Sequence[str] = ()
+        self.count: int | None = None
         self.reserved: Collection[str] = ()
         self.status: os.stat_result | None = None
         self.stamp: list[Any] | None = None
@@ -272,6 +274,7 @@ class Source:
         for row in rows:
             self._made += 1
             yield row
+        self.count = self._made
 
     async def _read_in_thread(self) -> AsyncIterator[Row]:
         """Yield the rows that a thread reads, as they come."""
