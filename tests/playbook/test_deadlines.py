@@ -5,7 +5,7 @@ import pytest
 from tests.core import Cancelled, FailureKind, Paused, Request, Submitted, Woke
 from batchclient.errors import DeadlineExceeded
 from tests.inspection import held
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 TOO_LATE = "DeadlineExceeded"
 WAY_OUT = (
@@ -215,3 +215,68 @@ def test_the_deadlines_of_calls_refused_by_a_full_queue_do_not_pile_up():
     play.scheduler.commands()
     assert held(play.scheduler, Request) == 2
     assert play.wakes_at == 500.0
+
+
+def late_list(play, at, of, names="a b c"):
+    """A plain list at this time, whose callers leave two seconds later without an answer."""
+    play.at(at)
+    requests = calls(names, of, deadline=at + 2.0)
+    play.submit(*requests) >> Woke() << [f"send {names}"]
+    play.at(at + 2.0) >> Woke()
+    play >> failed(requests[0], FailureKind.REFUSED)
+    play.seen.clear()
+
+
+def test_calls_with_deadlines_go_singly_where_a_plain_list_was_too_late_and_a_list_tries_it_again():
+    play, of = Playbook(limit=16), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
+    d, e = calls("d e", of, deadline=5.0)
+    play.submit(d, e) >> Woke() << ["send d", "send e"]
+    assert [batch.alone for batch in play.sent[1:]] == ["lists miss the calls' deadlines"] * 2
+    play.at(3.0) >> answered(d) << ["resolve d"]
+    play >> answered(e) << ["resolve e"]
+    # Who has no deadline waits for the slowest of a list.
+    f, g = calls("f g", of)
+    play.submit(f, g) >> Woke() << ["send f g"]
+    play.at(11.9)
+    h, i = calls("h i", of, deadline=20.0)
+    play.submit(h, i) >> Woke() << ["send h", "send i"]
+    play.at(12.0)
+    (j, k), (m, n) = calls("j k", of, deadline=20.0), calls("m n", of, deadline=20.0)
+    play.submit(j, k) >> Woke() << ["send j k"]
+    play.submit(m, n) >> Woke() << ["send m", "send n"]
+    play >> answered(j, k) << ["resolve j k"]
+    o, p = calls("o p", of, deadline=20.0)
+    play.submit(o, p) >> Woke() << ["send o p"]
+
+
+def test_the_pause_without_lists_doubles_while_they_are_too_late():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
+    late_list(play, 12.0, of, "x y z")
+    play.at(33.9)
+    play.submit(*calls("d e", of, deadline=99.0)) >> Woke() << ["send d", "send e"]
+    play.at(34.0)
+    play.submit(*calls("f g", of, deadline=99.0)) >> Woke() << ["send f g"]
+
+
+def test_a_list_that_deadlines_end_tells_nothing_where_another_was_in_time():
+    play, of = Playbook(limit=6, max_size=3), shape(max_output_tokens=1)
+    late, timely = calls("a b c", of, deadline=2.0), calls("d e f", of, deadline=9.0)
+    play.submit(*late, *timely) >> Woke() << ["send a b c", "send d e f"]
+    play.at(1.0) >> answered(*timely) << ["resolve d e f"]
+    play.at(2.0) >> Woke()
+    play >> failed(late[0], FailureKind.REFUSED)
+    play.seen.clear()
+    g, h = calls("g h", of, deadline=9.0)
+    play.submit(g, h) >> Woke() << ["send g h"]
+
+
+def test_a_streamed_list_goes_on_where_deadlines_ended_one():
+    play, of = Playbook(limit=16), shape(max_output_tokens=64)
+    late_list(play, 0.0, of)
+    assert play.sent[0].streamed
+    late_list(play, 2.0, shape(max_output_tokens=1), "x y z")
+    assert not play.sent[1].streamed
+    d, e = calls("d e", of, deadline=9.0)
+    play.submit(d, e) >> Woke() << ["send d e"]

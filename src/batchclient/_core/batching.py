@@ -90,6 +90,8 @@ class BatchingRule:
                 return left
             room = left
         terms = self.terms(group.shape, endpoint, now)
+        if not terms.abilities.timely_lists.is_closed and self._would_be_late(terms, oldest, endpoint, now):
+            terms = terms._replace(alone="lists miss the calls' deadlines")
         weight = group.shape.weight
         free = room // weight
         longest = self._longest_list(terms, group, endpoint, now)
@@ -119,6 +121,13 @@ class BatchingRule:
             if now < until:
                 return Wait(REFILL, until, blocks=True)
         return size, terms
+
+    def _would_be_late(self, terms: Terms, oldest: Request, endpoint: Endpoint, now: float) -> bool:
+        """Whether calls with deadlines share no request that is answered as a whole."""
+        if oldest.deadline is None and oldest.timeout_s is None:
+            return False
+        plain = not self.wants_stream(terms, oldest.shape, 2, endpoint, now)
+        return terms.alone is None and plain and not terms.abilities.timely_lists.allows(now)
 
     def _longest_list(self, terms: Terms, group: Group, endpoint: Endpoint, now: float) -> int:
         if terms.alone is not None:
