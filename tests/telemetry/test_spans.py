@@ -303,6 +303,29 @@ async def test_calls_that_share_a_generation_have_a_span_each(seen):
     assert all(call.attributes[name.QUEUE_S] >= 0 for call in seen.calls)
 
 
+async def test_a_call_that_joins_another_s_request_names_its_span_and_its_trace(seen):
+    server = ScriptedTransport(held=True)
+    tracer = seen.provider.get_tracer("mine")
+    async with (
+        make_client(server, telemetry=seen.telemetry(), batching=Batching(single_flight=True)) as client,
+        anyio.create_task_group() as group,
+    ):
+        with tracer.start_as_current_span("mine"):
+            start(group, client, ["p"], max_tokens=5, temperature=0)
+            await server.arrived(1)
+            # One of the first caller's own, and one of another's.
+            start(group, client, ["p"], max_tokens=5, temperature=0)
+            await settle()
+        start(group, client, ["p"], max_tokens=5, temperature=0)
+        await settle()
+        server.release()
+    of = seen.request.context
+    assert [call.attributes[name.SPAN_ID] for call in seen.calls] == [hex_id(seen.request)] * 3
+    told = {call.context.trace_id: call.attributes.get(name.TRACE_ID) for call in seen.calls}
+    assert len(told) == 2 and told.pop(of.trace_id) is None
+    assert [*told.values()] == [f"{of.trace_id:032x}"]
+
+
 async def test_other_kinds_of_calls(seen):
     def answer(sent):
         if "input" in sent.body:

@@ -301,10 +301,12 @@ class TracedCore:
             if type(call) is not _Call:
                 continue
             if call.facts is None:
-                # The call has joined a request that was under way.
-                facts = facts or self._facts(batch)
+                # The call has joined a request that was under way, which may be in another's trace.
+                call.facts = facts = facts or self._facts(batch)
+                if sent is not None and sent.span is not None and sent.span.is_recording():
+                    call.facts = {**facts, **_other_trace(sent.span, call.span)}
                 call.queue_s = max(0.0, batch.sent_at - request.queued_at)
-            attributes = {**(call.facts or facts or {}), name.QUEUE_S: call.queue_s}
+            attributes = {**call.facts, name.QUEUE_S: call.queue_s}
             of_answer(answer, attributes)
             self._guarded(end, call.span, attributes, self._end_of(call, request))
 
@@ -367,7 +369,7 @@ class TracedCore:
                 ids = span.get_span_context()
                 facts[name.SPAN_ID] = f"{ids.span_id:016x}"
                 if not alone:
-                    facts[name.TRACE_ID] = f"{ids.trace_id:032x}"
+                    facts |= _other_trace(span, first)
         for request, call in members:
             if call.facts is None:
                 call.queue_s = batch.sent_at - request.queued_at
@@ -431,6 +433,12 @@ class TracedCore:
             # All servers that are known are alike: spans begin with the name from now on.
             self._provider = provider
             self._shapes.clear()
+
+
+def _other_trace(span: Span, call: Span) -> Attributes:
+    """Return the attribute that names the trace of a request, if it is another than the call's."""
+    traces = [each.get_span_context().trace_id for each in (span, call)]
+    return {} if traces[0] == traces[1] else {name.TRACE_ID: f"{traces[0]:032x}"}
 
 
 def _callers_of(request: Request) -> tuple[Request, ...]:
