@@ -15,6 +15,7 @@ OLD = {
     " eighth of it",
     "count_tokens": "is gone: the server refuses a prompt that is too long",
     "detect": "is given as probe=…",
+    "guest": "is given as limit=AdaptiveLimit(guest=True)",
     "http_client": "is given as http=…",
     "length_reach": "is gone: the server's dialect says which lengths may share a list",
     "max_model_len": "is gone: the servers tell it, and servers() shows it",

@@ -301,6 +301,7 @@ def test_a_wrong_argument_is_refused_by_name_and_not_shown(made):
         ("schedule", "schedule is given as queue=Queue(…)"),
         ("max_queued", "max_queued is given as queue=Queue(max_calls=…)"),
         ("server_metrics", "server_metrics is given as probe=…"),
+        ("guest", "guest is given as limit=AdaptiveLimit(guest=True)"),
         ("on_adjustment", "on_adjustment is gone: story() and statistics().adjustments tell every change"),
     ],
 )

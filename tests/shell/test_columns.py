@@ -64,6 +64,15 @@ async def test_an_empty_cell_raises_where_every_failed_row_does_and_the_answers_
     assert server.sent == []
 
 
+async def test_texts_without_a_template_are_refused_once_with_the_template_of_texts():
+    async with make_client(ScriptedTransport()) as client:
+        with pytest.raises(ConfigError) as caught:
+            await client.batch_map(["a", "b", "c", "d"], max_tokens=8)
+    missing = "a template is missing: plain texts take '{}', or 'Summarise: {}'"
+    told = f"4 of 4 documents cannot be used, and nothing was sent: documents 0, 1, 2: {missing}; and 1 more"
+    assert (caught.value.message, caught.value.field) == (told, "prompt")
+
+
 @pytest.mark.parametrize("name", ["messages", "conversations", "prompt"])
 async def test_an_empty_request_is_a_missing_field(name):
     async with make_client(ScriptedTransport()) as client:

@@ -70,7 +70,7 @@ async def test_the_first_failures_are_shown_and_the_others_counted(batch_map):
     with pytest.raises(BatchMapFailed) as caught:
         await batch_map(ScriptedTransport(), iter([*texts(5), *[None] * 1095]))
     why = "the document is empty"
-    shown = "; ".join(f"document {place}: {why}" for place in (5, 6, 7))
+    shown = f"documents 5, 6, 7: {why}"
     assert str(caught.value).startswith(f"1,095 of 1,100 documents failed: {shown}; and 1,092 more. ")
 
 
@@ -340,7 +340,7 @@ async def test_the_first_failures_are_those_of_the_first_documents_whenever_they
 
     with pytest.raises(BatchMapFailed) as caught:
         await batch_map(ScriptedTransport(*[step] * 200), texts(300))
-    why = "; ".join(f"document {place}: BadRequest: 400: bad" for place in range(3))
+    why = "documents 0, 1, 2: BadRequest: 400: bad"
     assert f"6 of 300 documents failed: {why}; and 3 more" in str(caught.value)
 
 

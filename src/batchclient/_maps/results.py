@@ -185,9 +185,16 @@ class _Failures:
         return f"{self.count:,} of {count:,} documents"
 
     def shown(self) -> str:
-        """Describe the first failures, with their places, and count the rest."""
+        """Describe the first failures, with their places and each fault once, and count the rest."""
         more = f"; and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
-        return "; ".join(f"document {place}: {_described(error, place)}" for place, error in self.first) + more
+        places: dict[str, list[str]] = {}
+        for place, error in self.first:
+            places.setdefault(_described(error, place), []).append(str(place))
+        told = [
+            f"{'document' if len(each) == 1 else 'documents'} {', '.join(each)}: {fault}"
+            for fault, each in places.items()
+        ]
+        return "; ".join(told) + more
 
 
 def _described(error: Exception, place: int | None = None) -> str:

@@ -246,6 +246,8 @@ class RowCalls:
                 return "prompt"
             for name in ("messages", "conversations"):
                 check_given(row.get(name, ""), name)
+        if isinstance(row, str):
+            raise ConfigError("a template is missing: plain texts take '{}', or 'Summarise: {}'", field="prompt")
         names = ", ".join(map(str, row))[:200] if isinstance(row, Mapping) else kind_of(row)
         raise ConfigError(
             "a template is missing, such as 'Summarise: {text}': the first row has no messages, prompt or conversations"
