@@ -738,7 +738,7 @@ def test_a_block_about_rows_goes_in_and_comes_out(run, block):
     run(block)
 
 
-@pytest.mark.parametrize("page", ["map-a-file", "night-job"])
+@pytest.mark.parametrize("page", ["map-a-file", "night-job", "bad-answers"])
 def test_the_blocks_of_a_page_run_one_after_the_other(run, page):
     for block in blocks(f"guide/{page}", "console"):
         run(block)
