@@ -92,6 +92,7 @@ def test_200_users_at_once_share_requests(service, mock_llm):
     [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 503)],
 )
 def test_a_refusal_has_its_status(service, mock_llm, virtual_clock, caplog, fault, status):
+    caplog.set_level("DEBUG", "service")
     mock_llm.when("x").fail(fault, message="the words of the server")
     reply = use(service, lambda users: users.post("/answer", json={"text": "x"}))
     assert reply.status_code == status
