@@ -70,6 +70,7 @@ def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, statu
     assert len(read_rows(out)) == 200 and not any("error" in row for row in read_rows(out))
     assert 5 <= router.refused <= 20 and router.posts == 200 + router.refused
     assert f"an outage of {router.url} has begun: {status} to every call for the model 'm'" in done.stderr
+    assert ("the key is refused" in done.stderr) == (status == 401)
     assert f"an outage of {router.url} ended after " in done.stderr
 
 

@@ -278,6 +278,11 @@ class Failure:
         return self.is_refused and (self.status in _OF_MODELS or self.error is NotFound)
 
     @property
+    def refuses_key(self) -> bool:
+        """Whether it concerns every call with the key."""
+        return self.is_refused and self.status in (401, 403)
+
+    @property
     def says_nothing(self) -> bool:
         """Whether it tells nothing of a model that is asked for again."""
         return self.refuses_load or self.status is None or self.status in _GATEWAYS

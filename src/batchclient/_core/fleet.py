@@ -330,7 +330,8 @@ class Fleet:
         """The call that was to find out about a model is refused: its server is away for its calls."""
         endpoint = self.by_id[batch.endpoint]
         model = endpoint.abilities.models.refused[batch.shape.subject]
-        seen = f"{failure.status} to every call for the model {batch.shape.model!r}"
+        why = ": the key is refused" if failure.refuses_key else ""
+        seen = f"{failure.status} to every call for the model {batch.shape.model!r}{why}"
         if endpoint.refuses(batch.shape):
             if not model.is_told:
                 model.is_told = True
