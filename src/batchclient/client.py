@@ -753,7 +753,8 @@ class BatchClient(_Calls):
                 usual. ``progress`` is told which, and when the map ends. All calls of the client
                 are concerned; of several such maps one that has no time is enough. The number of
                 documents has to be known, by ``len()``, and ``limit`` is to be left to the client.
-                Where a server does not show its load, the map goes as usual.
+                Where a server does not show its load, or the time is less than five minutes, the
+                map goes as usual.
             params: as for the call.
 
         Returns:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from tests.unit.test_log import records
 
 from types import SimpleNamespace as Namespace
 
@@ -166,6 +167,32 @@ class Runner:
         self.at = at
 
 
+@pytest.mark.parametrize(
+    ("left_s", "took_s", "wishes", "said"),
+    [
+        (35.0, 44.0, [False, None], ["the map has ended 9 s later than asked for"]),
+        (299.0, 299.9, [False, None], []),
+        (300.0, 50.0, [True, None], []),
+        (-10.0, 50.0, [False, None], []),
+    ],
+)
+def test_a_map_with_less_than_five_minutes_is_no_guest_and_one_that_is_late_says_so(left_s, took_s, wishes, said):
+    runner, finish_by = Runner(), FinishBy(lambda: left_s, 100)
+    owner = Namespace(counts=Namespace(answered=0, failed=0, reused=0), all_ended=True)
+    finish_by.owner = lambda: owner
+    pilot = finish_by.of_pilot(10)
+    pilot.owner = finish_by.owner
+    pilot.start(Runner())
+    assert pilot.pace.is_guest is wishes[0]
+    pilot.stop()
+    with records() as kept:
+        finish_by.start(runner)
+        runner.go_to(took_s)
+        finish_by.stop()
+    assert runner.wishes == wishes
+    assert [each.getMessage() for each in kept] == said
+
+
 def test_of_the_rows_of_a_journal_no_pace_is_learnt():
     # 300 rows of six seconds take half an hour: a quarter of an hour is too short, whatever the journal has.
     runner, finish_by = Runner(), FinishBy(lambda: 900.0, 5300)
@@ -175,9 +202,13 @@ def test_of_the_rows_of_a_journal_no_pace_is_learnt():
     finish_by.start(runner)
     for index in range(5000):
         finish_by.end(index, Namespace(index=index, answer=None), reused=True)
-    for index in range(5000, 5020):
-        runner.go_to(runner.at + 6.0)
-        finish_by.end(index, Namespace(index=index, answer=Namespace(output_tokens=400)), reused=False)
-        counts.answered += 1
+    with records() as kept:
+        for index in range(5000, 5020):
+            runner.go_to(runner.at + 6.0)
+            finish_by.end(index, Namespace(index=index, answer=Namespace(output_tokens=400)), reused=False)
+            counts.answered += 1
     assert runner.wishes == [True, False], "as usual as soon as the first minute is over"
+    assert [(each.event, each.guest, each.getMessage()) for each in kept] == [
+        ("manner_changed", False, "the map goes on as usual")
+    ]
     assert not finish_by.pace.is_kept

@@ -81,7 +81,7 @@ _ALL = (
     Event("group_made_again", _WARNING, (), "a worker's consumer group was gone"),
     Event("messages_left", _WARNING, (), "a worker ends without Redis; other workers get its messages later"),
     Event("servers_ill", _WARNING, ("reason",), "a worker's calls fail in a row; one message at a time is tried"),
-    Event("map_late", _WARNING, ("late_s",), "a map will end later than its `finish_by_s`; said once"),
+    Event("map_late", _WARNING, ("late_s",), "a map will end, or has ended, later than its `finish_by_s`"),
     Event(
         "thinking_ignored", _WARNING, ("endpoint", "tokens", "allowed"),
         "a server's model thinks longer than `thinking_tokens` allows; said once, with what helps there",

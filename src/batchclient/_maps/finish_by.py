@@ -7,7 +7,8 @@ Rules:
 - Else it is as usual in as many minutes as the bound asks for, all over its time: it is a guest in
   the others, in which the part of the work that is left, by the bound, is no more than the part of
   the time, and the map as usual would end with a quarter of the rest to spare.
-- Until two rows are answered a map stays a guest, for half of its time at most.
+- Until two rows are answered a map stays a guest, for half of its time at most. A map that has less
+  than five minutes is no guest: the first forecast would come too late for it.
 - Rows that are equal to others take no time, and those to come are as those of late. Of a journal's
   rows nothing is learnt.
 - ``Pace`` decides, and knows no clock. ``FinishBy`` looks, and turns the client.
@@ -34,6 +35,8 @@ __all__ = ["FinishBy", "Pace"]
 _PERIOD_S = 60.0
 _LOOKS = 60
 """In a period."""
+_NEAR = 5
+"""A map with a time of fewer periods is no guest."""
 _ENOUGH, _MOST = 200, 2000
 """Rows that are a sample, and at most."""
 _AIM = 31 / 32
@@ -94,7 +97,7 @@ class Pace:
 
     Attributes:
         is_guest: whether it is a guest now.
-        may_be_guest: whether the servers have guests.
+        may_be_guest: whether the servers have guests, and there is time for one.
         ends: the 90 % interval of its end in the present manner; ``None`` while this is not known.
         is_kept: whether the bound of its end keeps the time, in one manner or the other.
     """
@@ -194,8 +197,9 @@ class FinishBy:
         self._is_late = False
 
     def of_pilot(self, rows: int) -> FinishBy:
-        """Return what makes a pilot of so many rows a guest, unless the time is up."""
-        return FinishBy(lambda: math.inf if self._left_s() > 0 else 0.0, rows, period_s=self._period_s)
+        """Return what makes a pilot of so many rows a guest, unless the time is near."""
+        is_near = self._left_s() < _NEAR * self._period_s
+        return FinishBy(lambda: 0.0 if is_near else math.inf, rows, period_s=self._period_s)
 
     def begin(self, row: Row) -> None:
         """Take in a row that is to be sent."""
@@ -219,6 +223,8 @@ class FinishBy:
         """Begin to look."""
         self._runner, self._began_at = runner, runner.backend.now()
         self.pace = pace = Pace(self._left_s(), self._period_s)
+        if pace.by_s < _NEAR * self._period_s:
+            pace.is_guest = pace.may_be_guest = False
         looks, rows = self.pilot
         for look in looks:
             pace.look(look._replace(at=look.at - self._began_at))
@@ -232,10 +238,14 @@ class FinishBy:
         self._go_on(pace, runner)
 
     def stop(self) -> None:
-        """The map is over: the client is as before."""
+        """The map is over: the client is as before. If it has ended too late, that is said."""
         if self._timer is not None and self._runner is not None:
             self._timer.cancel()
             self._runner.wish(self, None)
+            assert self.pace is not None, "it was started"
+            late_s = self._runner.backend.now() - self._began_at - self.pace.by_s
+            if late_s >= 1 and self.pace.by_s > 0 and (owner := self.owner()) is not None and owner.all_ended:
+                log("map_late", "the map has ended %.0f s later than asked for", late_s, late_s=round(late_s))
         self._timer = self._runner = None
 
     def _tick(self) -> None:
