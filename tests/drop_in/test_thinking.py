@@ -63,5 +63,5 @@ async def test_a_budget_that_is_refused_says_why(flag, asked, says):
         async with AsyncOpenAI(base_url=server.base_url, api_key="x", max_retries=0) as client:
             create = client.completions.create if "prompt" in asked else client.chat.completions.create
             given = {} if "prompt" in asked else {"messages": HI}
-            with pytest.raises(openai.OpenAIError, match=says):
+            with pytest.raises(openai.BadRequestError, match=says):
                 await create(model="m", **given, **asked)

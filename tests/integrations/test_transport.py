@@ -468,6 +468,17 @@ async def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
     assert response.json()["error"]["type"] == "DialectError"
 
 
+@pytest.mark.parametrize("prompts", ["p", ["p", "q"]])
+async def test_what_the_client_itself_refuses_is_a_bad_request(library, made, prompts):
+    with EmbeddedServer("instant", model="m") as server:
+        async with library.AsyncClient(transport=made()) as client:
+            asked = {"model": "m", "prompt": prompts, "max_tokens": 4, "thinking_tokens": -1}
+            response = await client.post(f"{server.base_url}/completions", json=asked)
+    assert response.status_code == 400 and "x-should-retry" not in response.headers
+    told = "thinking_tokens is a whole number of at least 0, not -1"
+    assert response.json()["error"] == {"message": told, "type": "BadRequest", "param": None, "code": None}
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, count):
     async def created(request):

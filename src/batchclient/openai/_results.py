@@ -22,7 +22,15 @@ import openai
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from batchclient.errors import BatchClientError, DeadlineExceeded, DemuxError, DialectError, ReadTimedOut
+from batchclient.errors import (
+    BadRequest,
+    BatchClientError,
+    ConfigError,
+    DeadlineExceeded,
+    DemuxError,
+    DialectError,
+    ReadTimedOut,
+)
 from batchclient.transport._libraries import is_of
 from batchclient.types import Reply
 
@@ -89,10 +97,12 @@ def error_of(owner: Any, error: BatchClientError, request: Any) -> openai.OpenAI
     """
     if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_of(type(error.__cause__), "TimeoutException"):
         return openai.APITimeoutError(request=request)
-    if error.status is not None and error.status >= 400:
-        reply = error.reply or Reply(None, {}, error.status)
-        body = reply.body or _error_body(error)
-        response = response_of(Reply(body, reply.headers, error.status), request)
+    # What is refused before it is sent would be the server's 400.
+    status = 400 if error.status is None and isinstance(error, (BadRequest, ConfigError)) else error.status
+    if status is not None and status >= 400:
+        reply = error.reply or Reply(None, {}, status)
+        body = reply.body or _error_body(error, status)
+        response = response_of(Reply(body, reply.headers, status), request)
         made: openai.OpenAIError = owner._make_status_error_from_response(response)
         return made
     if isinstance(error, (DialectError, DemuxError)):
@@ -101,7 +111,7 @@ def error_of(owner: Any, error: BatchClientError, request: Any) -> openai.OpenAI
     return openai.APIConnectionError(message=error.message, request=request)
 
 
-def _error_body(error: BatchClientError) -> bytes:
+def _error_body(error: BatchClientError, status: int) -> bytes:
     """An error in OpenAI's form, where the server's own body concerned other calls as well."""
-    message = error.message.removeprefix(f"{error.status}: ")
-    return json.dumps({"error": {"message": message, "type": error.code, "param": None, "code": error.status}}).encode()
+    message = error.message.removeprefix(f"{status}: ")
+    return json.dumps({"error": {"message": message, "type": error.code, "param": None, "code": status}}).encode()
