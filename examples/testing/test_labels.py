@@ -1,6 +1,6 @@
 """Tests of code that calls a server: no server, no waiting, milliseconds each.
 
-python -m pytest examples/testing
+pytest -c /dev/null examples/testing    # in the clone, beside pytest and respx
 """
 
 import asyncio
