@@ -217,6 +217,8 @@ def test_plans_are_of_generated_texts_with_one_answer(ask, altered, tmp_path):
     assert status == 2 and "n: a plan is of generated texts with one answer a row, and most rows" in told
     status, told = ask(journal=altered(lambda fields: "job" in fields and fields["job"].update(call="embed")))
     assert status == 2 and "call: a plan is of generated texts with one answer a row, and this job's call" in told
+    status, told = ask(journal=altered(lambda fields: "job" in fields and fields["job"].update(call="function")))
+    assert status == 2 and "a function of rows (client.run) makes any calls: give the journal of a map" in told
     source = write_rows(tmp_path / "in.jsonl", [{**each, "params": {"n": 2}} for each in rows(50, 5)])
     status, told = ask(source)
     assert status == 2 and "in.jsonl" in told and "a plan is of generated texts with one answer a row" in told

@@ -181,7 +181,10 @@ def _calls_of(journal: str, records: Iterable[Mapping[str, Any]], job: Mapping[s
     if len(models) > 1:
         raise Refusal(f"{journal}: model: {', '.join(models)}; a plan is of one model, on servers that are alike")
     if job.get("call") not in _GENERATE:
-        raise Refusal(f"{journal}: call: {_ONE_ANSWER}, and this job's call is {job['call']}")
+        made = f"this job's call is {job['call']}"
+        if job["call"] == "function":
+            made = "a function of rows (client.run) makes any calls: give the journal of a map"
+        raise Refusal(f"{journal}: call: {_ONE_ANSWER}, and {made}")
     if answers and max(answers, key=answers.__getitem__) != 1:
         raise Refusal(
             f"{journal}: n: {_ONE_ANSWER}, and most rows of this job have {'several' if max(answers) else 'none'}"
