@@ -538,6 +538,18 @@ def test_status_and_export_only_look(cli, cli_map, tmp_path, out, journal):
         before = journal.read_bytes()
 
 
+def test_the_status_says_how_many_of_its_rows_the_output_has_not(cli, cli_map, tmp_path, out, journal):
+    def told():
+        return json.loads(cli("job", "status", journal, "--json").stdout)
+
+    assert cli_map(write_rows(tmp_path / "in.jsonl", [*rows_of(5), {"text": None}]), "-o", out).exit_code == 1
+    assert (told()["answered"], told()["not_in_output"]) == (5, None)
+    write_rows(tmp_path / "in.jsonl", [{"text": None}, *rows_of(3), *rows_of(2, "other")])
+    assert cli_map(tmp_path / "in.jsonl", "-o", out).exit_code == 1
+    assert (told()["answered"], told()["run"]["read"], told()["not_in_output"]) == (7, 6, 2)
+    assert "answered: 7\nfailed: 0\nmay be tried: 0\nnot in output: 2\n" in cli("job", "status", out).stdout
+
+
 def test_a_running_job_is_said_to_run(spawn, server, cli, tmp_path, out, journal, part):
     server.set_faults("stall")
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(1)), "-o", out)
@@ -602,7 +614,8 @@ def test_what_is_no_journal_is_named(cli, cli_map, tmp_path, out, journal):
     os.mkfifo(tmp_path / "pipe")
     deep = tmp_path / "deep"
     deep.write_bytes(b"[" * 1_000_000 + b"\n")
-    said = {"missing": "there is no journal; it is beside its output", "in.jsonl": "is no journal"}
+    there = f"in.jsonl is no journal, and there is no {source}.journal: give the path that --journal or journal= has"
+    said = {"missing": "there is no journal; it is beside its output", "in.jsonl": there}
     said |= {"pipe": "", "deep": "", "": ""}
     for name, words in said.items():
         refused = cli("job", "export" if name == "pipe" else "status", tmp_path / name)

@@ -20,6 +20,7 @@ from batchclient.cli._kept import outputs_in
 from batchclient.cli._refusal import Refusal, named
 from batchclient.cli._words import put, say
 from batchclient.cli.app import make_group
+from batchclient.errors import ConfigError
 from batchclient.jobs.output import reason_of
 from batchclient.jobs.statuses import Status
 from batchclient.journal.held import HeldJournal
@@ -34,7 +35,7 @@ _RUN = ("read", "answered", "failed", "reused", "seconds")
 
 def make_job_app() -> typer.Typer:
     """Make the group of commands."""
-    app = make_group("Look at the jobs of `batchclient map`.")
+    app = make_group("Look at a job by its journal, which `batchclient map` or your program has written.")
     for command in (status, export):
         app.command(command.__name__)(command)
     return app
@@ -85,6 +86,11 @@ def opened(path: str) -> Iterator[HeldJournal]:
     except FileNotFoundError:
         name = named(path, "OUT.journal")
         raise Refusal(f"{name}: there is no journal; it is beside its output, such as OUT.journal") from None
+    except ConfigError as error:
+        if " is no journal" not in error.message:
+            raise
+        way = "give the path that --journal or journal= has named"
+        raise Refusal(f"{path} is no journal, and there is no {beside}: {way}") from None
     except OSError as error:
         raise Refusal(f"{path}: {reason_of(error)}") from None
     with closing(held):
@@ -108,6 +114,8 @@ def _status(held: HeldJournal) -> dict[str, Any]:
     if price:
         tokens = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         cost = (cost or 0.0) + Price(**price).cost(**tokens, seconds=told.get("seconds", 0.0))
+    # Of equal rows the journal may have one.
+    sent = told.get("read", 0) - told.get("not_sent", 0)
     return {
         "journal": str(path),
         "state": "running" if held.holder else "finished" if is_finished else "unfinished",
@@ -121,6 +129,7 @@ def _status(held: HeldJournal) -> dict[str, Any]:
         "answered": states[ANSWERED],
         "failed": states[FAILED],
         "may_be_tried": states[MAY_BE_TRIED],
+        "not_in_output": max(states.total() - sent, 0) or None if is_finished else None,
         "damaged": held.damaged_count,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
