@@ -11,9 +11,10 @@ import openai
 import pytest
 
 from batchclient import Batching, ConfigError
-from batchclient.openai import AsyncOpenAI, OpenAI
+from batchclient.openai import AsyncOpenAI, OpenAI, SharingStatistics
+from batchclient.simulator import EmbeddedServer
 from tests.drop_in.test_behaviour import JSON, complete, make
-from tests.fakes.raw import RawServer, response, says
+from tests.fakes.raw import RawServer, hang, response, says
 
 ROOT = Path(__file__).parents[2]
 TOGETHER = {"preset": "throughput", "batching": Batching(linger_s=0.01)}
@@ -178,6 +179,34 @@ async def test_several_prompts_in_a_body_are_a_call_each_and_copies_are_counted_
         await asyncio.gather(complete(client, ["a", "b", "c"]), complete(client.with_options(timeout=9), "d"))
         statistics = client.statistics()
         assert (statistics.calls, statistics.shared, dict(statistics.alone)) == (4, 4, {})
+
+
+async def test_a_call_without_an_answer_is_counted_as_one_that_failed(caplog):
+    caplog.set_level(logging.WARNING, "batchclient")
+    with (
+        EmbeddedServer("instant", model="m", faults=["status=400"]) as server,
+        OpenAI(base_url=server.base_url, api_key="key", max_retries=0, dialect="vllm") as blocking,
+    ):
+        async with make(server.base_url) as client:
+            raw = client.completions.with_raw_response
+            asked = [complete(client, f"p{n}") for n in range(98)]
+            asked += [complete(client, ["a", "b"]), raw.create(model="m", prompt="r", max_tokens=1)]
+            errors = await asyncio.gather(*asked, return_exceptions=True)
+            assert {*map(type, errors)} == {openai.BadRequestError}
+            told = client.statistics()
+        with pytest.raises(openai.BadRequestError):
+            await asyncio.to_thread(complete, blocking)
+    assert (told.calls, told.failed, told.shared, told.alone) == (101, 101, 0, {})
+    assert (blocking.statistics().calls, blocking.statistics().failed) == (1, 1)
+    assert "none of the first" not in caplog.text
+
+
+async def test_a_call_that_times_out_or_is_left_has_failed():
+    async with RawServer(hang(), hang(), hang()) as server, make(server.url, limit=1) as client:
+        for left in (complete(client, timeout=0.05), asyncio.wait_for(complete(client), 0.05)):
+            with pytest.raises((openai.APITimeoutError, TimeoutError)):
+                await left
+        assert client.statistics() == SharingStatistics(calls=2, shared=0, alone={}, failed=2)
 
 
 async def test_a_copy_with_an_http_client_of_its_own_is_counted_with_the_client(caplog):

@@ -334,6 +334,9 @@ class Batching:
         except ConfigError:
             # Another running event loop uses the batch client.
             return Past.LOOP
+        except BaseException:
+            self.sharing.failed(len(calls.items))
+            raise
         if reply is None:
             return Past.REFUSED
         self.sharing.answered(reply, len(calls.items))

@@ -247,6 +247,7 @@ def _creates(route: _Route) -> Any:
                     answer = await runner.backend.wait(request.waiter)
                 except BaseException:
                     runner.leave(request)
+                    batching.sharing.failed(1)
                     raise
                 reply = answer.reply
                 reply.attempts = answer.attempts

@@ -1,8 +1,8 @@
 """Counts of an openai client's calls: shared, and not shared by reason.
 
 Rules:
-- A call is counted once: when openai's own code gets the call, or with the answer. A call that
-  fails in a shared request is not counted.
+- A call is counted once: when openai's own code gets the call, or at its end. Of a call without an
+  answer it is not known whether it would have shared: it has a count of its own.
 - A reason is a ``Past``, or a reason of the scheduler's (``Statistics.alone``). No reason holds a
   value of the caller's, so there are few reasons.
 - If none of the first hundred calls shared, the log says so, once, with the way out.
@@ -68,15 +68,18 @@ class SharingStatistics:
     """The calls of an openai client and its copies: completions, chats, embeddings, responses.
 
     Args:
-        calls: all counted calls. Each prompt or input of a body is a call.
+        calls: all calls that have ended, or passed the batch client by. Each prompt or input of a
+            body is a call.
         shared: calls answered by a request that held another call, too.
-        alone: the others, by reason: those of ``Statistics.alone``, and why calls
+        alone: the other answered ones, by reason: those of ``Statistics.alone``, and why calls
             passed the batch client by.
+        failed: calls that the batch client did not answer: refused, timed out or cancelled.
     """
 
     calls: int
     shared: int
     alone: Mapping[str, int]
+    failed: int = 0
 
 
 class Sharing:
@@ -86,6 +89,7 @@ class Sharing:
         self._shared = 0
         self._alone: Counter[str] = Counter()
         self._calls = 0
+        self._failed = 0
         self._lock = ForkLock()
 
     def passed(self, reason: Past) -> None:
@@ -95,6 +99,11 @@ class Sharing:
     def answered(self, reply: Reply, calls: int) -> None:
         """Count the calls of a body that the scheduler answered."""
         self._count(reply.alone, calls)
+
+    def failed(self, calls: int) -> None:
+        """Count the calls of a body that the scheduler did not answer."""
+        with self._lock:
+            self._failed += calls
 
     def _count(self, alone: str, calls: int) -> None:
         with self._lock:
@@ -116,4 +125,4 @@ class Sharing:
     def statistics(self) -> SharingStatistics:
         """Return a frozen snapshot."""
         with self._lock:
-            return SharingStatistics(self._calls, self._shared, dict(self._alone))
+            return SharingStatistics(self._calls + self._failed, self._shared, dict(self._alone), self._failed)
