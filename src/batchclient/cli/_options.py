@@ -106,7 +106,9 @@ EndpointsShard = Annotated[str | None, of_server("Use part I of N of the servers
 
 FileFormat = Annotated[Format | None, of_files("The form of IN: jsonl, text, csv, parquet or arrow.", "FORM")]
 Delimiter = Annotated[str | None, of_files("What stands between fields of CSV: one character, or \\t.", "C")]
-Escape = Annotated[str | None, of_files("What stands before a quote in quotes, where it is not doubled.", "C")]
+Escape = Annotated[
+    str | None, of_files("A character that takes the meaning of the next one, such as \\ before a quote.", "C")
+]
 Encoding = Annotated[str | None, of_files("The encoding, such as latin-1 (default: UTF-8, or by its mark).", "NAME")]
 
 Concurrency = Annotated[str | None, of_pace("Sequences in flight per server (default: auto).", "N|auto")]

@@ -126,7 +126,8 @@ def bench(
         typer.Option(
             metavar="OBJECTIVE",
             parser=read.read_slo,
-            help="Such as 'p95<400ms', 'ttft p99<1s', 'tpot p95<50ms'; repeatable.",
+            help="'p95<400ms'; also 'ttft p99<1s', 'tpot p95<50ms', with --find or --strategies without "
+            "async-openai; repeatable.",
         ),
     ] = None,
     find: Annotated[
