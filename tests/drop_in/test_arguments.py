@@ -21,9 +21,9 @@ from batchclient.options import SharingArguments
 def test_the_drop_ins_are_openais_and_ours(theirs, arguments):
     openais = signature(theirs.__init__).parameters.keys() - {"self"}
     typed = arguments.__annotations__.keys()
-    assert typed >= openais | _SETTINGS | {"labels"}
+    assert typed >= openais | _SETTINGS | {"ignored_headers"}
     if openai.VERSION.startswith("3."):
-        assert typed == openais | _SETTINGS | {"labels"}
+        assert typed == openais | _SETTINGS | {"ignored_headers"}
 
 
 def test_the_transports_are_ours():

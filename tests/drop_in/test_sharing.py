@@ -48,23 +48,23 @@ async def test_headers_that_do_not_count_keep_nobody_apart(headers):
     assert heard.header("traceparent") is heard.header("x-b3-traceid") is None
 
 
-async def test_labels_of_a_copy_keep_nobody_apart():
+async def test_ignored_headers_of_a_copy_keep_nobody_apart():
     async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[give_by_a_copy(client, n, {"X-Request-ID": f"{n}"}) for n in range(8)])
     assert [len(heard.prompts) for heard in server.heard] == [8]
 
 
-async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_called_a_label():
+async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_ignored():
     async with RawServer() as server, make(server.url, **TOGETHER) as client:
         await asyncio.gather(*[give(client, n, {"X-Job-ID": "1"}) for n in range(3)])
         assert client.statistics().alone == {"extra_headers that count": 3}
     assert [heard.header("x-job-id") for heard in server.heard] == ["1"] * 3
-    async with RawServer() as server, make(server.url, labels=["x-job-id"], **TOGETHER) as client:
+    async with RawServer() as server, make(server.url, ignored_headers=["x-job-id"], **TOGETHER) as client:
         await asyncio.gather(*[give(client, n, {"X-Job-ID": f"{n}"}) for n in range(3)])
     assert [heard.header("x-job-id") for heard in server.heard] == [None]
     with pytest.raises(ConfigError) as caught:
-        AsyncOpenAI(base_url="http://server.test/v1", api_key="k", labels="x-job-id")
-    assert caught.value.field == "labels"
+        AsyncOpenAI(base_url="http://server.test/v1", api_key="k", ignored_headers="x-job-id")
+    assert caught.value.field == "ignored_headers"
 
 
 async def test_defaults_that_are_changed_later_are_sent():
@@ -81,11 +81,17 @@ async def test_defaults_that_are_changed_later_are_sent():
     assert heard[3][0] == "after"
 
 
-def test_credentials_are_no_labels():
+def test_the_former_name_of_ignored_headers_is_refused_with_the_new_one():
+    with pytest.raises(ConfigError, match="ignored_headers") as caught:
+        AsyncOpenAI(base_url="http://server.test/v1", api_key="k", labels=["x-job-id"])
+    assert caught.value.field == "labels"
+
+
+def test_credentials_are_not_ignored():
     for name in ("Authorization", "cookie", "X-API-Key"):
         with pytest.raises(ConfigError) as caught:
-            AsyncOpenAI(base_url="http://server.test/v1", api_key="k", labels=["x-job-id", name])
-        assert caught.value.field == "labels"
+            AsyncOpenAI(base_url="http://server.test/v1", api_key="k", ignored_headers=["x-job-id", name])
+        assert caught.value.field == "ignored_headers"
         assert name.lower() in caught.value.message
 
 

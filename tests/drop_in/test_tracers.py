@@ -251,7 +251,9 @@ async def test_what_it_passes_on_is_sent(name, monkeypatch):
             async with kind(base_url=server.url, api_key="key", max_retries=0) as client:
                 await complete(client, "secret")
         assert client.statistics().alone == {"extra_headers that count": 1}
-        async with make(server.url, labels=["x-t"], **{**TOGETHER, "batching": Batching(linger_s=0.1)}) as client:
+        async with make(
+            server.url, ignored_headers=["x-t"], **{**TOGETHER, "batching": Batching(linger_s=0.1)}
+        ) as client:
             await asyncio.gather(*[complete(client, f"secret {n}") for n in range(4)])
             assert client.statistics().shared > 1
     assert sum(server.prompts, []) == ["REDACTED"] * 6
@@ -261,7 +263,7 @@ async def test_what_it_passes_on_is_sent(name, monkeypatch):
 
 def test_what_it_passes_on_is_sent_by_threads_too(monkeypatch, recorder):  # noqa: F811
     monkeypatch.setattr(openai.OpenAI, "post", by_wraps(openai.OpenAI.post, redact))
-    with OpenAI(base_url=recorder.url, api_key="k", labels=["x-t"], dialect="vllm", max_retries=0) as client:
+    with OpenAI(base_url=recorder.url, api_key="k", ignored_headers=["x-t"], dialect="vllm", max_retries=0) as client:
         raw = client.completions.with_raw_response.create(model="m", prompt="secret", max_tokens=1)
         assert client.statistics().alone == {"no company": 1}
     assert recorder.seen == [("Bearer k", "REDACTED")]

@@ -268,13 +268,13 @@ async def test_queries_and_servers_are_apart(over, handler):
 @pytest.mark.parametrize(
     "name", ["User-Agent", "x-stainless-retry-count", "traceparent", "X-Request-ID", "x-b3-spanid", "X-Mine"]
 )
-async def test_labels_keep_nobody_apart_and_are_not_sent(over, handler, name):
-    _, client = over(labels=("x-mine",))
+async def test_ignored_headers_keep_nobody_apart_and_are_not_sent(over, handler, name):
+    _, client = over(ignored_headers=("x-mine",))
     async with client:
-        posts = [client.post("completions", json=body(f"p{i}"), headers={name: f"label {i}"}) for i in range(20)]
+        posts = [client.post("completions", json=body(f"p{i}"), headers={name: f"ignored {i}"}) for i in range(20)]
         await asyncio.gather(*posts)
     assert len(handler.requests) <= 3
-    assert not any("label" in value for request in handler.requests for value in request.headers.values())
+    assert not any("ignored" in value for request in handler.requests for value in request.headers.values())
 
 
 async def test_clients_are_few_and_nothing_is_lost(over, handler):
@@ -734,10 +734,11 @@ def test_on_trio_it_is_refused(library, made):
         ({"refill_s": 1}, "refill_s"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_attempts": True}, "max_attempts"),
-        ({"labels": "x-mine"}, "labels"),
-        ({"labels": [1]}, "labels"),
-        ({"labels": None}, "labels"),
-        ({"labels": ["x-mine", "Authorization"]}, "labels"),
+        ({"ignored_headers": "x-mine"}, "ignored_headers"),
+        ({"ignored_headers": [1]}, "ignored_headers"),
+        ({"ignored_headers": None}, "ignored_headers"),
+        ({"labels": ["x-mine"]}, "labels"),
+        ({"ignored_headers": ["x-mine", "Authorization"]}, "ignored_headers"),
         ({"base_url": "localhost:8000"}, "base_url"),
         ({"transport": object()}, "transport"),
     ],

@@ -19,7 +19,7 @@ async def key() -> str:
 
 clients = [
     AsyncOpenAI(api_key="k", base_url="http://a/v1", max_retries=4, timeout=30.0, default_headers={"x": "y"}),
-    AsyncOpenAI(api_key=key, base_url=["http://a/v1", "http://b/v1"], labels=["x-user"], preset="throughput"),
+    AsyncOpenAI(api_key=key, base_url=["http://a/v1", "http://b/v1"], ignored_headers=["x-user"], preset="throughput"),
     AsyncOpenAI(limit=AdaptiveLimit(max=64), batching=Batching(max_size=8), queue=Queue(order="deadline")),
     AsyncOpenAI(telemetry=Telemetry(client_name="mine")),
     AsyncOpenAI(http=Http(read_timeout_s=5), http_client=httpx2.AsyncClient(), dialect="vllm"),
@@ -31,7 +31,7 @@ OpenAI(max_list=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 transports = [
     below_httpx2.BatchTransport(preset="latency", limit="auto", timeout_s=5, max_attempts=3),
-    below_httpx2.BatchTransport(httpx2.AsyncHTTPTransport(), base_url="http://a/v1", labels=["x-user"]),
+    below_httpx2.BatchTransport(httpx2.AsyncHTTPTransport(), base_url="http://a/v1", ignored_headers=["x-user"]),
 ]
 httpx.AsyncClient(transport=below_httpx.BatchTransport(batching=Batching(linger_s=0.01)))
 below_httpx.BatchTransport(model="m")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -33,6 +33,7 @@ _NOT_HERE = {
     "model": "each request names its own",
     "api_key": "each request brings its own",
     "headers": "each request brings its own",
+    "labels": "it is ignored_headers now",
 }
 
 
@@ -42,7 +43,7 @@ class Batcher:
     Args:
         library: ``httpx`` or ``httpx2``.
         http_client: sends the shared requests, where a user's own transport carries them.
-        base_url, max_attempts, labels, settings: the transport's.
+        base_url, max_attempts, ignored_headers, settings: the transport's.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Batcher:
         *,
         base_url: str | Server | None,
         max_attempts: int | None,
-        labels: Collection[str],
+        ignored_headers: Collection[str],
         settings: dict[str, Any],
     ) -> None:
         for name in settings:
@@ -60,7 +61,7 @@ class Batcher:
                 raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
         if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
             raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
-        roles = HeaderRoles(labels)
+        roles = HeaderRoles(ignored_headers)
         self._server: Server | None = None
         if base_url is not None:
             self._server = server = check_server(base_url)

@@ -47,7 +47,7 @@ class Batching:
     """The common part of the async and the sync transports.
 
     Args:
-        transport, base_url, max_attempts, labels, settings: as ``AsyncBatching``'s.
+        transport, base_url, max_attempts, ignored_headers, settings: as ``AsyncBatching``'s.
     """
 
     _library: ClassVar[Any]
@@ -58,7 +58,7 @@ class Batching:
         *,
         base_url: str | Server | None = None,
         max_attempts: int | None = 1,
-        labels: Collection[str] = (),
+        ignored_headers: Collection[str] = (),
         **settings: Unpack[TransportArguments],
     ) -> None:
         library = self._library
@@ -69,7 +69,7 @@ class Batching:
             over,
             base_url=base_url,
             max_attempts=max_attempts,
-            labels=labels,
+            ignored_headers=ignored_headers,
             settings=dict(settings),
         )
         self._own_arguments = {
@@ -128,8 +128,8 @@ class AsyncBatching(Batching):
         max_attempts: the most requests for a call. 1 by default, since libraries retry by
             themselves and the attempts would multiply. ``None``: by ``retry``, as ``BatchClient``
             does; turn the library's own retries off then.
-        labels: names of further headers that say who asks, and leave the question as it is.
-            Requests that differ in labels share, and labels are not sent.
+        ignored_headers: names of further headers that leave the question as it is, such as a job's
+            number. Requests that differ in such headers share, and the headers are not sent.
         settings: ``BatchClient``'s: ``preset``, ``limit``, ``batching``, ``retry``, …
             By default the library of ``http`` is the transport's.
 
@@ -193,8 +193,8 @@ class SyncBatching(Batching):
     library's own transport in the caller's thread.
 
     Args:
-        base_url, max_attempts, labels, settings: as for ``BatchTransport``. A ``transport`` is
-            refused: proxies and certificates are ``http=Http(…)``'s.
+        base_url, max_attempts, ignored_headers, settings: as for ``BatchTransport``. A
+            ``transport`` is refused: proxies and certificates are ``http=Http(…)``'s.
 
     Raises:
         ConfigError: an argument is wrong; the error names the argument.

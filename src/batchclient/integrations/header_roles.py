@@ -2,11 +2,11 @@
 
 Rules:
 - Three kinds of headers keep no request from sharing: descriptions of the message, names of the
-  program, and labels of a request for logs.
+  program, and names of a request for logs.
 - All other headers count, unknown ones too. Such a header may be a credential, or the
   server's ground for a choice.
-- A header with known credentials cannot be made a label: requests with several keys would go
-  together, without any of the keys.
+- A header with known credentials cannot be ignored: requests with several keys would go together,
+  without any of the keys.
 - Headers that do not count are not sent with shared requests, which have their own.
 """
 
@@ -23,7 +23,7 @@ _OF_THE_MESSAGE = frozenset({"content-length", "accept-encoding", "connection"})
 _OF_THE_PROGRAM = frozenset({"user-agent"})
 _OF_THE_PROGRAM_PREFIX = "x-stainless-"
 """openai's and all siblings': among others retry counts and timeouts, new with every request."""
-_LABELS = frozenset(
+_IGNORED = frozenset(
     {
         "traceparent",  # W3C Trace Context, and what comes with it
         "tracestate",
@@ -43,7 +43,7 @@ _LABELS = frozenset(
         "idempotency-key",  # a shared request is no repetition of any
     }
 )
-_LABEL_PREFIX = "x-b3-"
+_IGNORED_PREFIX = "x-b3-"
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"})
 _LOOKED_AT = frozenset({"content-type", "accept", "host"})
 _SPEAKS_OF_THE_BODY = frozenset({"content-encoding", "transfer-encoding", "content-range", "expect", "range", "te"})
@@ -60,23 +60,25 @@ class HeaderRole(Enum):
 
 
 class HeaderRoles:
-    """The table, with a user's own labels.
+    """The table, with a user's own ignored headers.
 
     Args:
-        labels: names of further headers that are labels.
+        ignored_headers: names of further headers that do not count.
 
     Raises:
-        ConfigError: ``labels`` is no collection of names, or a label holds credentials.
+        ConfigError: ``ignored_headers`` is no collection of names, or one holds credentials.
     """
 
-    def __init__(self, labels: Collection[str] = ()) -> None:
-        names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
+    def __init__(self, ignored_headers: Collection[str] = ()) -> None:
+        is_collection = isinstance(ignored_headers, Collection) and not isinstance(ignored_headers, str)
+        names = ignored_headers if is_collection else (None,)
         if not all(isinstance(name, str) and name.isascii() for name in names):
-            raise ConfigError("labels is a collection of names of headers", field="labels")
-        own = {name.lower() for name in labels}
+            raise ConfigError("ignored_headers is a collection of names of headers", field="ignored_headers")
+        own = {name.lower() for name in ignored_headers}
         for name in sorted(own & _CREDENTIALS):
-            raise ConfigError(f"labels: {name} holds credentials, and requests with others never share", field="labels")
-        self._labels = _LABELS | own
+            message = f"ignored_headers: {name} holds credentials, and requests with others never share"
+            raise ConfigError(message, field="ignored_headers")
+        self._ignored = _IGNORED | own
         self._known: dict[str | bytes, HeaderRole] = {}
 
     def of(self, name: str | bytes) -> HeaderRole:
@@ -89,10 +91,10 @@ class HeaderRoles:
             role = self._known[name] = self._find(lower if isinstance(lower, str) else lower.decode("latin-1"))
         return role
 
-    def is_label(self, name: str) -> bool:
-        """Whether a header is a label of a single request."""
+    def is_ignored(self, name: str) -> bool:
+        """Whether a header says something of a single request, for logs."""
         lower = name.lower()
-        return lower in self._labels or lower.startswith(_LABEL_PREFIX)
+        return lower in self._ignored or lower.startswith(_IGNORED_PREFIX)
 
     def _find(self, lower: str) -> HeaderRole:
         if lower in _LOOKED_AT:
@@ -103,7 +105,7 @@ class HeaderRoles:
             lower in _OF_THE_MESSAGE
             or lower in _OF_THE_PROGRAM
             or lower.startswith(_OF_THE_PROGRAM_PREFIX)
-            or self.is_label(lower)
+            or self.is_ignored(lower)
         ):
             return HeaderRole.LEFT_OUT
         return HeaderRole.COUNTS

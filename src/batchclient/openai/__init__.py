@@ -46,8 +46,8 @@ class AsyncOpenAI(DropIn, openai.AsyncOpenAI):
         arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``,
             ``default_headers``, ``http_client``, …), and ``BatchClient``'s settings (``preset``,
             ``limit``, ``batching``, ``dialect``, ``retry``, …). ``base_url`` may be a list of
-            servers. ``labels`` are names of further headers that say who asks: calls that differ in
-            labels share.
+            servers. ``ignored_headers`` are names of further headers that leave the question as it
+            is: calls that differ in such headers share, and the headers are not sent.
 
     ``timeout`` given to the client or to a call bounds the whole call, with the waiting here.
     openai's default of ten minutes bounds the server's silence alone, and so does

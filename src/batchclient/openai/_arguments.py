@@ -31,7 +31,7 @@ class _Common(SharingArguments, total=False):
     max_retries: int
     default_headers: Mapping[str, str] | None
     default_query: Mapping[str, object] | None
-    labels: Collection[str]
+    ignored_headers: Collection[str]
     _strict_response_validation: bool
     _enforce_credentials: bool
 

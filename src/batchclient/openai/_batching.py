@@ -78,7 +78,9 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     theirs = dict(arguments)
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
-    roles = HeaderRoles(theirs.pop("labels", ()))
+    roles = HeaderRoles(theirs.pop("ignored_headers", ()))
+    if "labels" in theirs:
+        raise ConfigError("labels of headers is ignored_headers now", field="labels")
     refuse_old(theirs.keys() - {"http_client"})
     for name, better in _OPENAIS_NAMES.items():
         if name in theirs:

@@ -82,7 +82,7 @@ def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles
     for name, value in (*auth.items(), *defaults_of(owner).items()):
         lower = name.lower()
         is_credible = is_credible or lower == "authorization"
-        if roles.is_label(name):
+        if roles.is_ignored(name):
             continue
         if isinstance(value, str) and lower not in _WRITTEN_BY_US:
             headers[lower] = value

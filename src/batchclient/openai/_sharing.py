@@ -53,7 +53,7 @@ WAYS_OUT = {
     "long output expected, and the list cannot stream": _FEWER,
     Past.STREAM.value: " (a stream is its caller's alone)",
     Past.RESPONSES.value: " (use chat completions)",
-    Past.HEADERS.value: " (give labels=[…], or default_headers)",
+    Past.HEADERS.value: " (give ignored_headers=[…], or default_headers)",
     Past.QUERY.value: " (give default_query)",
     Past.TIMEOUT.value: " (give the client a larger timeout)",
     Past.SUBCLASS.value: " (use the drop-in itself)",
