@@ -133,6 +133,12 @@ def test_what_is_wrong_is_refused(run, hosted, out, given, options, said):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_job_of_priced_servers_has_its_cost_in_its_status(cli, run, out):
-    cost = counts(run().stderr)["cost"]
+@pytest.mark.parametrize(
+    "stopped", [[], ["--max-tokens", 8, "--pilot", 50, "--fail-if", "truncated>1%"]], ids=["whole", "pilot alone"]
+)
+def test_a_job_of_priced_servers_has_its_cost_in_its_status(cli, run, out, stopped):
+    done = run(*stopped, rows=60)
+    assert (done.exit_code, out.exists()) == ((Status.STOPPED, False) if stopped else (0, True))
+    cost = counts(done.stderr)["cost"]
+    assert cost > 3
     assert json.loads(cli("job", "status", out, "--json").stdout)["cost"] == pytest.approx(cost, abs=0.0051)

@@ -234,6 +234,8 @@ class Job:
                             with self._progress.running():
                                 if await self._unless_stopped(self._prepare):
                                     await self._map()
+                        else:
+                            await self._leave()
                     finally:
                         self._task = None
                         self.seconds = self.seconds or time.monotonic() - self._started_at
@@ -331,6 +333,11 @@ class Job:
             self.output_error, self.is_whole = error, False
         except JournalFailed as error:
             self.journal_error, self.is_whole = error, False
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Note what was spent on rows that are not all in their place."""
+        self._show(self._client.statistics())
         if self._kept is not None:
             await in_thread(partial(self._kept.leave, self.worked_s, self._paid))
 

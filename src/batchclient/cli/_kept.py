@@ -474,8 +474,9 @@ class Kept:
 
     def leave(self, seconds: float, paid: float) -> None:
         """Note what a run has spent that did not come to the end, if that can be written."""
-        with suppress(OSError, BatchClientError):
-            self._note(**self._spent(seconds, paid))
+        if self.journal.job is not None:
+            with suppress(OSError, BatchClientError):
+                self._note(**self._spent(seconds, paid))
 
     def settle(self) -> None:
         """Remove the second files of the job's other forms: they are not about this output.

@@ -78,7 +78,8 @@ def _complaints(job: Job, output: Output) -> list[str]:
         left = "" if job.expected is None else f"; rows left out: {max(0, job.expected - tried):,}"
         told.append(f"{job.giving_up.end.words}{left}")
     elif job.broken is not None:
-        told.append(f"--fail-if {in_options(str(job.broken))}")
+        there = f"; all rows are in {output.where}" if job.is_whole else ""
+        told.append(f"--fail-if {in_options(str(job.broken))}{there}")
     elif job.kinds.refusal:
         told.append(f"gave up on a key or a model that was served before: {in_options(job.kinds.refusal)}")
     elif job.is_command and job.output_error is None and output.is_file:

@@ -28,7 +28,8 @@ def map_rows(options: MapOptions) -> int:
     health and usage, or error. With --call embed it has embedding and usage instead, with
     --call classify label, probabilities and usage. The same command again goes on where it ended.
 
-    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 --max-cost or
-    --fail-if, 4 disk full, 5 no server, 129 hangup, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 3 a bound
+    (--max-cost, --fail-if) or no after --pilot, 4 disk full, 5 no server, 129 hangup, 130
+    Ctrl-C, 143 SIGTERM.
     """
     return run_map(options)
