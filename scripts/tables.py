@@ -24,7 +24,7 @@ import typer
 
 from batchclient._common.log import EVENTS
 from batchclient._core.outcomes.table import TABLE
-from batchclient._metrics.registry import METRICS
+from batchclient._metrics.registry import METRICS, Metric
 from batchclient._telemetry.conventions import ATTRIBUTES, READ_AT
 from batchclient.cli.app import make_app
 
@@ -59,13 +59,21 @@ def metrics() -> str:
     """A table for each type."""
     drawn = []
     for kind in dict.fromkeys(each.kind for each in METRICS):
-        rows = [(f"`{each.full_name}`", listed(each.labels), each.help) for each in METRICS if each.kind == kind]
-        drawn.append(table((kind, "labels", "meaning"), rows))
+        rows = [(f"`{each.full_name}{labels_of(each)}`", each.help) for each in METRICS if each.kind == kind]
+        drawn.append(table((kind, "meaning"), rows))
     return "\n".join(drawn)
 
 
+def labels_of(metric: Metric) -> str:
+    return f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
+
+
 def spans() -> str:
-    rows = [(f"`{each.name}`", ", ".join(each.of), each.meaning) for each in ATTRIBUTES]
+    """A row for each meaning."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for each in ATTRIBUTES:
+        alike.setdefault((", ".join(each.of), each.meaning), []).append(each.name)
+    rows = [(listed(names), of, meaning) for (of, meaning), names in alike.items()]
     return table(("attribute", "of", "meaning"), rows) + f"\nRead at `{READ_AT}`.\n"
 
 

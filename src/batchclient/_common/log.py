@@ -87,7 +87,7 @@ _ALL = (
         "a server's model thinks longer than `thinking_tokens` allows; said once, with what helps there",
     ),
     Event("no_guest", _WARNING, ("reason",), "a server shows no load: `finish_by_s` goes as usual; said once"),
-    Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed, or is slow"),
+    Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
     Event(
         "calls_held", _INFO, ("endpoint", "reason"), "calls wait, since a server refused others; said once a minute"

@@ -178,7 +178,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("calls_total", "counter", "calls", ("outcome",), "Calls that ended.", _calls),
     Metric(
         "failures_total", "counter", "calls", ("error",),
-        "Calls that ended with an error, by the class of the error.", _by_word(lambda now: now.errors),
+        "Calls that ended with an error.", _by_word(lambda now: now.errors),
     ),
     Metric(
         "requests_total", "counter", "requests", ("endpoint", "kind", "outcome"),
@@ -206,11 +206,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "answers_total", "counter", "answers", ("health",),
-        "Generated answers, by their health.", _by_word(lambda now: now.health),
+        "Generated answers.", _by_word(lambda now: now.health),
     ),
     Metric(
         "alone_total", "counter", "requests", ("reason",),
-        "Requests that ended and held one call, by the reason.", _by_word(lambda now: now.alone),
+        "Requests that ended and held one call.", _by_word(lambda now: now.alone),
     ),
     Metric(
         "tokens_total", "counter", "tokens", ("endpoint", "model", "direction"),
@@ -222,11 +222,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "overflows_total", "counter", "calls", ("endpoint", "reason"),
-        "Calls sent to a server though another is cheaper, by the reason.", _by_key(lambda now: now.overflows),
+        "Calls sent to a server though another is cheaper.", _by_key(lambda now: now.overflows),
     ),
     Metric(
         "tokens_wasted_total", "counter", "tokens", ("reason",),
-        "Tokens of answers that nobody got (abandoned), and those that had come of attempts made again (retry).",
+        "Tokens of answers that nobody got, and of attempts made again.",
         lambda view: [(("abandoned",), view.statistics.wasted_tokens), (("retry",), view.statistics.lost_tokens)],
     ),
     Metric(
@@ -236,7 +236,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("queued", "gauge", "calls", ("priority",), "Calls that wait for a permit.", _queued),
     Metric(
         "oldest_queued_seconds", "gauge", "seconds", ("priority",),
-        "Age of the oldest call that waits for a permit, since the call was made; 0 where none waits.", _oldest_queued,
+        "Age of the oldest call that waits for a permit; 0 where none waits.", _oldest_queued,
     ),
     Metric(
         "waiting", "gauge", "calls", (),
@@ -269,14 +269,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "blocked_seconds", "gauge", "seconds", ("endpoint",),
-        "Time for which calls are still held back despite free permits; less if an answer comes.", _blocked,
+        "How long calls are still held back despite free permits, at most.", _blocked,
     ),
     Metric(
         "endpoint_state", "gauge", "states", ("endpoint", "state"),
         "1 for the state that the server is in, 0 for the others.", _states,
     ),
     _observed("batch_size", "prompts", "Prompts of a request."),
-    _observed("request_duration_seconds", "seconds", "Time of a request, by its number of prompts."),
+    _observed("request_duration_seconds", "seconds", "Time of a request."),
     _observed("call_duration_seconds", "seconds", "Time of a call from its making to its end."),
     _observed("queue_duration_seconds", "seconds", "Time of a call from its making to its first request."),
     _observed("time_to_first_token_seconds", "seconds", "Time of a streamed answer to its first token."),
@@ -297,7 +297,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "job_rows", "gauge", "rows", ("state",),
-        "Rows that a job has handed to its output: answered and failed ones of this run, and reused ones.",
+        "Rows that a job has handed to its output.",
         _of_job(lambda job: [((state,), getattr(job, state)) for state in ("answered", "failed", "reused")]),
     ),
     Metric(
@@ -310,7 +310,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "worker_messages_total", "counter", "messages", ("outcome",),
-        "Messages of a worker: results, dead letters, and those left to their lease, handed back or lost.",
+        "Messages that a worker is done with.",
         _of_worker(lambda worker: [((outcome,), count) for outcome, count in worker.messages.items()]),
     ),
     Metric(

@@ -76,7 +76,7 @@ _CALL, _REQUEST, _EVENT = "call", "request", "event"
 
 ATTRIBUTES = (
     Attribute(OPERATION, (_CALL,), "`chat`, `text_completion`, `embeddings`; else the kind of call, such as `score`"),
-    Attribute(PROVIDER, (_CALL,), "the known server: `vllm`, `sglang`, `tgi`, `llama.cpp`, `tensorrt-llm`, `tei`; else `openai`"),  # noqa: E501
+    Attribute(PROVIDER, (_CALL,), "the known server: `vllm`, `sglang`, `tgi`, `llama.cpp`, `tensorrt-llm`, `tei`; else, and until it is known, `openai`"),  # noqa: E501
     Attribute(MODEL, (_CALL,), "the model asked for"),
     Attribute(MAX_TOKENS, (_CALL,), "the parameter, where given"),
     Attribute(TEMPERATURE, (_CALL,), "the parameter, where given"),
