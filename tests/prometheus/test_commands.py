@@ -39,7 +39,7 @@ def test_the_list_has_every_metric(metrics):
     lines = metrics("list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == [metric.full_name for metric in METRICS]
     told = lines[[metric.name for metric in METRICS].index("request_duration_seconds")].split(maxsplit=3)
-    assert told[1:] == ["histogram", "endpoint,kind,size", "Time of a request, by its number of prompts."]
+    assert told[1:] == ["histogram", "endpoint,kind,size", "Time of a request."]
 
 
 def test_the_list_has_the_servers_names_with_their_source(metrics):
