@@ -125,7 +125,9 @@ class MapOptions:
     probabilities: Annotated[bool, of_request("Tell the probability of each label, too.", None, "--probabilities")] = (
         False
     )
-    retry_invalid: Annotated[int, of_request("Ask again, at most N times, to fit --schema.", "N", min=0)] = 0
+    retry_invalid: Annotated[
+        int, of_request("Ask again, at most N times, to fit --schema or --labels.", "N", min=0)
+    ] = 0
     retry_truncated: Annotated[
         int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
     ] = 0
