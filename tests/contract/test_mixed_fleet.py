@@ -62,6 +62,25 @@ def test_token_ids_texts_and_vectors_all_find_their_server(order: tuple[str, str
     assert {answer.attempts for answer in answers} == {1}
 
 
+@pytest.mark.parametrize("order", [("tgi", "vllm"), ("vllm", "tgi")])
+def test_the_first_call_of_all_finds_its_server(order: tuple[str, str]) -> None:
+    """Nothing was asked before: the servers say what they are while it waits."""
+
+    async def first() -> Any:
+        engines = {
+            f"http://{guise}/v1": SimulatorTransport(SimulatedServer("gpu", model="tgi", guise=GUISES[guise]))
+            for guise in order
+        }
+        settings = {"model": "tgi", "probe": True, "asks_first": True}
+        async with connected([*engines], calls=engines.get, detection=engines.get, **settings) as client:
+            answer = await client.complete([7, 2, 3], max_tokens=4, temperature=0)
+            return answer, client.statistics()
+
+    answer, statistics = clocks.run(first)
+    assert answer.text == expected_text([7, 2, 3], max_tokens=4, temperature=0)
+    assert (answer.attempts, statistics.failed, statistics.batches) == (1, 0, 1)
+
+
 def test_what_none_of_them_takes_says_so() -> None:
     async def story(client: BatchClient) -> Any:
         calls = [client.classify(f"text {i}") for i in range(4)]

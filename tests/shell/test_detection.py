@@ -135,6 +135,22 @@ async def test_each_page_has_two_seconds():
         assert pages.open == 0
 
 
+async def test_among_servers_that_do_not_say_which_they_are_the_first_call_waits_a_quarter_of_a_second():
+    """One may lack what another has. To a lone server a single call goes at once."""
+    for count, waits_s in ((1, 0.0), (2, 0.25)):
+        server, urls = ScriptedTransport(), [f"http://{name}/v1" for name in "ab"[:count]]
+        async with connected(
+            urls,
+            calls=lambda url, server=server: server,
+            detection=lambda url: Pages({"/models": "hangs"}),
+            model="m",
+            probe=True,
+            asks_first=True,
+        ) as client:
+            answer = await client.complete("p", max_tokens=1)
+            assert round(answer.queued_s, 2) == waits_s
+
+
 # What it changes ----------------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,9 @@ Rules:
   question outlives the last call. A failed one fails no call, and earlier knowledge stays.
 - Where the calls surely go to the network (``asks_first``) the question leaves with the first call.
   The first list waits for the end of the question, 0.25 s at most: there are servers that a list
-  kills. A call that goes alone waits for nothing. The same holds when an endpoint comes back.
-  Until then at most 64 such calls are in flight: the server may take few at once.
+  kills. Among several servers a single call waits likewise: one may lack what another has. To one
+  server a call that goes alone waits for nothing, and until its word at most 64 such calls are in
+  flight: it may take few at once. The same holds when an endpoint comes back.
 - Elsewhere the first question comes 0.25 s after the first batch; if no call is under way then,
   with the next batch. A test with a mocked library expects no requests but its own, and ends within
   that time. (For a longer one: ``probe=False``, since a catch-all route would be called.)

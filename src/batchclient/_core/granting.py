@@ -17,7 +17,8 @@ Rules 3, 5 and 9 of the scheduler, and:
 - A server that holds one model at a time gets calls model by model (see ``card``).
 - Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
   later.
-- The first list to a server waits until the server has said which it is (see ``asking``).
+- The first list to a server waits until the server has said which it is, and among several servers
+  so does the first call (see ``asking``).
 - Groups are looked at in the queue's order (see ``conditions``). A group waiting for company or for
   more permits is passed over, unless the batching rule lets nothing younger go before it.
 - Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls
@@ -248,8 +249,8 @@ class Granting:
                 return Wait(RATE, until, blocks=True)
         if group.shape.budget is not None and endpoint.offer.is_priced:
             size = min(size, self._fleet.affordable(endpoint, oldest))
-        if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT:
-            # It goes once the server has said which it is.
+        if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT or len(self._fleet.serving) > 1:
+            # It goes once the server has said which it is: another may take what it cannot answer.
             held_until = endpoint.abilities.lists_held_until(now)
             if held_until is not None:
                 return Wait("for the server's word on which it is", held_until)
