@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from textwrap import wrap
 
@@ -77,16 +78,22 @@ def spans() -> str:
     return table(("attribute", "of", "meaning"), rows) + f"\nRead at `{READ_AT}`.\n"
 
 
-def options(*path: str) -> str:
-    """The options of a command: a table for each group of its help, and those that are ``map``'s too."""
-    of_map = {} if path == ("map",) else {name: text for rows in groups("map").values() for name, text in rows}
-    drawn, shared = [], []
-    for title, rows in groups(*path).items():
-        shared += [re.findall(r"--[\w-]+", name)[0] for name, text in rows if of_map.get(name) == text]
-        own = [(f"`{name}`", text) for name, text in rows if of_map.get(name) != text]
+def options(command: str) -> str:
+    """The options of a command: a table for each group of its help, and those that a command before has alike."""
+    before = {name: dict(chain.from_iterable(groups(name).values())) for name in COMMANDS[: COMMANDS.index(command)]}
+    drawn, shared = [], {}
+    for title, rows in groups(command).items():
+        own = []
+        for name, text in rows:
+            alike = next((other for other, told in before.items() if told.get(name) == text), None)
+            if alike is None:
+                own.append((f"`{name}`", text))
+            else:
+                shared.setdefault(alike, []).append(re.findall(r"--[\w-]+", name)[0])
         if own:
             drawn.append(table((title, "meaning"), own))
-    return "\n".join([*drawn, *["\n".join(wrap(f"As of `map`: {listed(shared)}.", 100)) + "\n"] * bool(shared)])
+    as_of = "; ".join(f"of `{other}`: {listed(names)}" for other, names in shared.items())
+    return "\n".join([*drawn, *["\n".join(wrap(f"As {as_of}.", 100)) + "\n"] * bool(shared)])
 
 
 def groups(*path: str) -> dict[str, list[tuple[str, str]]]:
