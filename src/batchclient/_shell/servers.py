@@ -19,7 +19,7 @@ import anyio
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, Failure, Shape
-from batchclient._shell.faults import name_models, name_place
+from batchclient._shell.faults import name_kind, name_models, name_place
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import Page
 from batchclient.dialects import make_dialect
@@ -251,11 +251,13 @@ class Servers(dict[int, Server]):
 
     def explain(self, batch: Batch, failure: Failure) -> Failure:
         """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
-        known, and to an HTML page the page's place.
+        known, or what model such calls need, and to an HTML page the page's place.
         """
         if failure.status == 401:
             return replace(failure, message=failure.message + self._choice.key_hint)
         failure = name_place(failure, self._url_of, batch.endpoint)
+        if failure.status == 404:
+            failure = name_kind(failure, batch.shape.kind, self._url_of(batch.endpoint))
         server = self.get(batch.endpoint)
         model = batch.shape.model if server is None else server.model or batch.shape.model
         return name_models(failure, model, None if server is None else server.facts, self._choice.secrets)
