@@ -1,6 +1,7 @@
 """``probabilities=True``: how likely each label is, by one token, or by scores where their first tokens are shared."""
 
 import json
+import logging
 import math
 import re
 
@@ -116,6 +117,21 @@ async def test_one_token_tells_the_probability_of_each_label():
         await client.complete("And this one?", labels=LABELS, probabilities=True, max_tokens=8)
         assert len(model.server.sent) == asked + 1, "how labels begin is asked once"
         assert model.sent()[-1]["max_tokens"] == 1, "of more tokens nothing is told"
+
+
+async def test_labels_that_the_prompt_does_not_ask_for_are_told_once(caplog):
+    """Where one set of labels is likely, another is judged by itself."""
+    caplog.set_level(logging.WARNING, "batchclient")
+    model = Model(likely=NUMBERS | {"yes": 0.002, "no": 0.1, "cold": 0.3, "hot": 0.3})
+    async with model.client() as client:
+        rows = [f"{n}?" for n in range(40)]
+        await client.batch_map(rows, "{}", labels=["cold", "hot"], probabilities=True)
+        await client.batch_map(rows[:19], "{}", labels=["yes", "no"], probabilities=True)
+        assert caplog.messages == []
+        await client.batch_map(rows, "{}", labels=["yes", "no"], probabilities=True)
+    assert caplog.messages == ["other: 0.898 on the mean of 20 answers: the prompt does not ask for a label"]
+    (record,) = caplog.records
+    assert (record.event, record.other) == ("labels_unlikely", pytest.approx(0.898))
 
 
 @pytest.mark.parametrize("prompt", ["Say it:\n", "Say it: ", "(", "评价："])

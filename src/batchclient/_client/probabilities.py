@@ -37,6 +37,7 @@ from batchclient._calls.call import Call
 from batchclient._calls.fan_out import call_together
 from batchclient._calls.labels import field_of, parted, thinks
 from batchclient._calls.likelihood import echoed, log_likelihood, make_split, read_likelihood
+from batchclient._common.log import log
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._core.outcomes.errors import copy_of
@@ -65,6 +66,7 @@ _COLON = {"grammar": 'root ::= ":"'}
 _TOP = 20
 """Likeliest tokens of a vLLM without that field, which takes no more by default."""
 _REMEMBERED = 1024
+_ENOUGH_TO_TELL = 20
 _AFTER = {True: ":", False: ":\n"}
 """What a label is tokenized behind: with a blank between, or without."""
 _END = "\n"
@@ -185,6 +187,21 @@ class Ways:
         self.known: dict[_Key, _Way] = {}
         self.waiting: dict[_Key, list[_Asked]] = {}
         """Calls that wait for a way."""
+        self._others: dict[tuple[str, ...], tuple[int, float]] = {}
+        """By labels: the answers, and the sum of the probabilities that none of them has."""
+        self._is_told = False
+
+    def note(self, answer: Completion) -> None:
+        """Take in an answer; say once where twenty of the same labels would rather be something else."""
+        told: Any = answer.probabilities
+        if len(self._others) >= _REMEMBERED:
+            self._others.clear()
+        count, total = self._others.get((*told,), (0, 0.0))
+        self._others[*told,] = count, total = count + 1, total + told[OTHER]
+        if not self._is_told and count >= _ENOUGH_TO_TELL and total > count / 2:
+            self._is_told = True
+            message = "other: %.3g on the mean of %d answers: the prompt does not ask for a label"
+            log("labels_unlikely", message, total / count, count, other=total / count)
 
 
 class _Asked:
@@ -244,8 +261,10 @@ class _Asked:
             told, (latest,) = [*before, *answers], answers
             if (answer := way.read(latest)) is None:
                 self._tell(way._replace(likeliest=way.likeliest * _MORE), told)
-            elif before:
+                return None
+            if before:
                 answer.usage, answer.attempts = _cost_of(told)
+            self._engine.ways.note(answer)
             return answer
 
         self._ask([way.asked(self.call)], read)

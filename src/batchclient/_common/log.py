@@ -86,6 +86,7 @@ _ALL = (
         "thinking_ignored", _WARNING, ("endpoint", "tokens", "allowed"),
         "a server's model thinks longer than `thinking_tokens` allows; said once, with what helps there",
     ),
+    Event("labels_unlikely", _WARNING, ("other",), "a prompt does not ask for one of its labels; said once"),
     Event("no_guest", _WARNING, ("reason",), "a server shows no load: `finish_by_s` goes as usual; said once"),
     Event("telemetry_failed", _WARNING, ("error",), "a tracer, a span processor or a propagator failed"),
     Event("endpoint_state", _INFO, ("endpoint", "state", "reason"), "where a server stands, once per change"),
