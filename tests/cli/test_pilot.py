@@ -195,6 +195,13 @@ def test_after_a_pilot_the_time_left_has_bounds():
     )
 
 
+def test_an_estimated_total_looks_like_one():
+    meter = Meter(30.0, lambda: 0.0)
+    now = Snapshot(2066, 0, 8, 8, 0, 0)
+    assert meter.describe(now, 21_811, about="~").startswith("9% 2,066/~21,811 rows · ")
+    assert meter.describe(now, 21_811).startswith("9% 2,066/21,811 rows · ")
+
+
 def test_a_pipe_is_read_once(ask, asked, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)

@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.pages import serving
 
 from batchclient.cli import _giving_up
+from batchclient.cli._progress import JobProgress
 
 from .conftest import read_rows, rows_of, write_rows
 
@@ -55,7 +56,7 @@ def chats(cli, router, out, tmp_path):
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
-def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, status):
+def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, status, monkeypatch):
     # Six are sent before it is in doubt; then they go one by one, half a second apart.
     away = []
 
@@ -65,8 +66,17 @@ def test_a_model_that_is_away_for_a_while_costs_no_row(chats, router, out, statu
         return status if number > 50 and away[-1] < away[0] + 1.2 else 0
 
     router.refusals = refusal
+    spreads, update = [], JobProgress.update
+
+    def seen(progress, snapshot):
+        spreads.append(snapshot.spread)
+        update(progress, snapshot)
+
+    monkeypatch.setattr(JobProgress, "update", seen)
     done = chats()
     assert done.exit_code == 0, done.stderr
+    # No time that is left is told amid the outage.
+    assert () in spreads and (1.0,) in (spreads[0], spreads[-1])
     assert len(read_rows(out)) == 200 and not any("error" in row for row in read_rows(out))
     assert 5 <= router.refused <= 20 and router.posts == 200 + router.refused
     assert f"an outage of {router.url} has begun: {status} to every call for the model 'm'" in done.stderr

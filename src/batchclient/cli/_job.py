@@ -456,6 +456,9 @@ class Job:
         self.worked_s = 0.0 if self._worked_since is None else now - self._worked_since
         if self._options.cost is not None:
             self.spent = self._options.cost.of(statistics, self.worked_s)
+        # While all servers are away, the rate says nothing of the time that is left.
+        is_away = bool(statistics.endpoints) and all(each.outage for each in statistics.endpoints)
+        spread = (1.0,) if self.pilot is None else self.pilot.spread
         self._progress.update(
             Snapshot(
                 done=self._output.written,
@@ -468,7 +471,7 @@ class Job:
                 cost=self.spent,
                 bad=", ".join(f"{count:,} {kind}" for kind, count in self.kinds.bad.most_common()),
                 manner=manner_in_words(self._results.pace, self._options.finish_by),
-                spread=(1.0,) if self.pilot is None else self.pilot.spread,
+                spread=() if is_away else spread,
             )
         )
 

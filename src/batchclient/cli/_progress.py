@@ -26,6 +26,7 @@ from batchclient.cli._words import say
 
 __all__ = ["JobProgress", "Meter", "Snapshot", "written_time"]
 
+_Total = Callable[[], int | None]
 _LINE_S = 60.0
 _BAR_S = 30.0
 _BAR_WIDTH = 12
@@ -50,7 +51,7 @@ class Snapshot:
         reused: rows written that were taken from a journal.
         cost: so far; ``None`` without a price.
         bad: the bad answers, in words.
-        spread: the bounds of the time that is left, relative to what the rate says.
+        spread: the bounds of the time that is left, relative to what the rate says; empty: unknown.
         manner: whether the job is a guest, and keeps its time, in words.
     """
 
@@ -80,13 +81,14 @@ class Meter:
         self._clock = clock
         self._seen: deque[tuple[float, Snapshot]] = deque([(clock(), Snapshot(0, 0, 0, 0, 0, 0))])
 
-    def describe(self, now: Snapshot, total: int | None, width: int | None = None) -> str:
+    def describe(self, now: Snapshot, total: int | None, width: int | None = None, about: str = "") -> str:
         """Take in a snapshot and describe it in a line.
 
         Args:
             now: the snapshot.
             total: rows expected, if known.
             width: columns of the terminal, if there is one.
+            about: the sign before a total that is an estimate.
         """
         at = self._clock()
         self._seen.append((at, now))
@@ -104,7 +106,7 @@ class Meter:
             f"{_number(rate)} {where}" for rate, where in ((tokens_in_per_s, "in"), (tokens_out_per_s, "out")) if rate
         ]
         parts: dict[str, object] = {
-            "done": _share(now.done, total),
+            "done": _share(now.done, total, about),
             "rate": f"{_number(rows_per_s)} {'new ' if now.reused else ''}rows/s",
             "left": left and f"ETA {left}",
             "manner": now.manner,
@@ -128,8 +130,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def _share(done: int, total: int | None) -> str:
-    return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{total:,} rows"
+def _share(done: int, total: int | None, about: str) -> str:
+    return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{about}{total:,} rows"
 
 
 def _left(done: int, total: int | None, rows_per_s: float, spread: tuple[float, ...]) -> str:
@@ -152,13 +154,16 @@ class JobProgress:
         shown: whether there is a line at all.
         draws: whether a terminal has it as a bar, redrawn with each update.
         total: tells the rows expected, once they are known.
+        about: tells the sign before them: of an estimate.
         every_s: seconds from line to line, elsewhere.
     """
 
-    def __init__(self, *, shown: bool, draws: bool, total: Callable[[], int | None], every_s: float = _LINE_S) -> None:
+    def __init__(
+        self, *, shown: bool, draws: bool, total: _Total, about: Callable[[], str] = str, every_s: float = _LINE_S
+    ) -> None:
         self._shown = shown
         self._draws = shown and draws
-        self._total = total
+        self._total, self._about = total, about
         self._every_s = every_s
         self._meter = Meter(_BAR_S if draws else every_s)
         self._due = time.monotonic() + every_s
@@ -190,7 +195,8 @@ class JobProgress:
         """Draw the line again; without a bar, write it once a minute has passed."""
         if self._bar is not None:
             total, width = self._total(), self._bar.console.width
-            text = self._meter.describe(snapshot, total, width - (_BAR_WIDTH + 1 if width >= _WIDE else 0))
+            width -= _BAR_WIDTH + 1 if width >= _WIDE else 0
+            text = self._meter.describe(snapshot, total, width, self._about())
             with suppress(OSError):
                 self._bar.update(self._bar.task_ids[0], completed=snapshot.done, total=total, description=text)
                 self._bar.refresh()
@@ -206,7 +212,7 @@ class JobProgress:
             }
             facts |= {"in_flight": snapshot.in_flight, "limit": snapshot.limit}
             facts |= {"manner": snapshot.manner} if snapshot.manner else {}
-            say(self._meter.describe(snapshot, total), event="progress", **facts)
+            say(self._meter.describe(snapshot, total, about=self._about()), event="progress", **facts)
 
     def _above(self, *lines: str) -> None:
         assert self._bar is not None

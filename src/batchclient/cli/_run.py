@@ -315,11 +315,14 @@ def _make_job(
         results.on_finished = options.media.leave
     # A bar and rows on one terminal would write over each other.
     shown = not options.quiet and not (options.output == "-" and sys.stdout.isatty())
-    total: Callable[[], int | None] = lambda: None  # noqa: E731
+    known: Callable[[], int | None] = lambda: None  # noqa: E731
+    total = known
     if shown or options.metrics is not None:
         counted = _InThread(source.expected)
-        total = lambda: source.count or counted() or source.estimated()  # noqa: E731
-    progress = JobProgress(shown=shown, draws=options.draws and sys.stderr.isatty(), total=total)
+        known = lambda: source.count or counted()  # noqa: E731
+        total = lambda: known() or source.estimated()  # noqa: E731
+    draws, about = options.draws and sys.stderr.isatty(), lambda: "" if known() else "~"
+    progress = JobProgress(shown=shown, draws=draws, total=total, about=about)
     audit = None if options.audited is None else Audit(client, options.audited, call_of, sketch_of, options.arguments)
     job = Job(client, results, output, progress, options, writer, kept=kept, total=total, pilot=pilot, audit=audit)
     attach(client, job.numbers)
