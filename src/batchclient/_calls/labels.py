@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from batchclient.dialects._labels import BOUNDS, LABELS, normalised
+from batchclient.dialects._labels import LABELS, normalised
 from batchclient.errors import AnswerInvalid, ConfigError
 from batchclient.types import Choice, Completion
 
@@ -27,7 +27,7 @@ def field_of(params: Mapping[str, Any], name: str) -> Any:
 
 def bound_of(params: Mapping[str, Any]) -> str:
     """Return the caller's bound on an answer, such as ``"max_tokens=1"``; empty: none is given."""
-    given = {name: field_of(params, name) for name in BOUNDS}
+    given = {name: field_of(params, name) for name in ("max_tokens", "max_completion_tokens")}
     return next((f"{name}={value}" for name, value in given.items() if value is not None), "")
 
 

@@ -187,21 +187,18 @@ class Ways:
         self.known: dict[_Key, _Way] = {}
         self.waiting: dict[_Key, list[_Asked]] = {}
         """Calls that wait for a way."""
-        self._others: dict[tuple[str, ...], tuple[int, float]] = {}
-        """By labels: the answers, and the sum of the probabilities that none of them has."""
-        self._is_told = False
+        self._others: list[float] = []
+        """How likely it is that no label comes next, of the first answers."""
 
     def note(self, answer: Completion) -> None:
-        """Take in an answer; say once where twenty of the same labels would rather be something else."""
+        """Take in an answer; say it if the first ones would rather be something else than a label."""
         told: Any = answer.probabilities
-        if len(self._others) >= _REMEMBERED:
-            self._others.clear()
-        count, total = self._others.get((*told,), (0, 0.0))
-        self._others[*told,] = count, total = count + 1, total + told[OTHER]
-        if not self._is_told and count >= _ENOUGH_TO_TELL and total > count / 2:
-            self._is_told = True
-            message = "other: %.3g on the mean of %d answers: the prompt does not ask for a label"
-            log("labels_unlikely", message, total / count, count, other=total / count)
+        if len(self._others) < _ENOUGH_TO_TELL:
+            self._others.append(told[OTHER])
+            other = sum(self._others) / _ENOUGH_TO_TELL
+            if len(self._others) == _ENOUGH_TO_TELL and other > 0.5:
+                message = "other: %.3g on the mean: the prompt does not ask for a label"
+                log("labels_unlikely", message, other, other=other)
 
 
 class _Asked:

@@ -190,10 +190,7 @@ class _Failures:
         places: dict[str, list[str]] = {}
         for place, error in self.first:
             places.setdefault(_described(error, place), []).append(str(place))
-        told = [
-            f"{'document' if len(each) == 1 else 'documents'} {', '.join(each)}: {fault}"
-            for fault, each in places.items()
-        ]
+        told = [f"document{'s' if each[1:] else ''} {', '.join(each)}: {fault}" for fault, each in places.items()]
         return "; ".join(told) + more
 
 

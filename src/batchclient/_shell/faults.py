@@ -12,7 +12,6 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from batchclient._core.kinds import Kind
 from batchclient._core.messages import Failure, FailureKind
 from batchclient._shell.pages import FetchedPage
 from batchclient.errors import (
@@ -32,16 +31,10 @@ from batchclient.transport._exceptions import unconnected
 if TYPE_CHECKING:
     from batchclient.dialects._fingerprints import ServerFacts
 
-__all__ = ["absence", "from_transport", "name_kind", "name_models", "name_place", "shown_names", "unheard"]
+__all__ = ["absence", "from_transport", "name_models", "name_place", "shown_names", "unheard"]
 
 _OF_GATEWAYS = (502, 503, 504)
 _LOADING = "Loading model"
-_SERVED = {
-    Kind.EMBEDDING: "an embedding model",
-    Kind.SCORE: "a reranking model",
-    Kind.RERANK: "a reranking model",
-    Kind.CLASSIFICATION: "a classification model",
-}
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 
@@ -105,16 +98,6 @@ def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets
         return failure
     shown = shown_names([redact(name, (), secrets) for name in names])
     return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
-
-
-def name_kind(failure: Failure, kind: Kind, url: str) -> Failure:
-    """Say of a path that is not found, below the right base URL, which model such calls need."""
-    from batchclient.dialects._replies import OR_ELSEWHERE
-
-    if OR_ELSEWHERE not in failure.message or not url.endswith("/v1"):
-        return failure
-    needed = f"; {_SERVED[kind]} has to be served" if kind in _SERVED else ""
-    return replace(failure, message=failure.message.replace(OR_ELSEWHERE, needed))
 
 
 def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) -> Failure:

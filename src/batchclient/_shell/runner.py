@@ -234,7 +234,7 @@ class Runner:
             for number in self.servers:
                 group.start_soon(look_at, number)
         return [
-            info_of(each.base_url, *found[each.id], model)
+            info_of(each.base_url, found[each.id], model)
             for each in self.core.statistics().endpoints
             if each.id in found
         ]

@@ -19,7 +19,7 @@ import anyio
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, Failure, Shape
-from batchclient._shell.faults import name_kind, name_models, name_place
+from batchclient._shell.faults import name_models, name_place
 from batchclient._shell.log import EndpointLog
 from batchclient._shell.pages import Page
 from batchclient.dialects import make_dialect
@@ -67,20 +67,15 @@ class ServerInfo:
     answered: bool = False
 
 
-def info_of(
-    url: str,
-    facts: ServerFacts | None,
-    load: ServerLoad | None,
-    answered: bool,  # noqa: FBT001
-    model: str | None,
-) -> ServerInfo:
+def info_of(url: str, seen: tuple[ServerFacts | None, ServerLoad | None, bool], model: str | None) -> ServerInfo:
     """Return what is known of a server.
 
     Args:
         url: as it may be shown.
-        facts, load, answered: of its pages, if it may be asked.
+        seen: of its pages, if it may be asked: as ``Watcher.look`` returns it.
         model: the client's.
     """
+    facts, load, answered = seen
     if facts is None:
         return ServerInfo(url, load=load, answered=answered)
     names = tuple(served.id for served in facts.models)
@@ -256,8 +251,12 @@ class Servers(dict[int, Server]):
         if failure.status == 401:
             return replace(failure, message=failure.message + self._choice.key_hint)
         failure = name_place(failure, self._url_of, batch.endpoint)
-        if failure.status == 404:
-            failure = name_kind(failure, batch.shape.kind, self._url_of(batch.endpoint))
+        kind = batch.shape.kind
+        if failure.message.endswith(f"the server has no {kind} calls"):
+            why = ", or base_url does not end in /v1"
+            if kind is not Kind.TOKENS and self._url_of(batch.endpoint).endswith("/v1"):
+                why = f"; {'an' if kind is Kind.EMBEDDING else 'a'} {kind} model has to be served"
+            failure = replace(failure, message=failure.message + why)
         server = self.get(batch.endpoint)
         model = batch.shape.model if server is None else server.model or batch.shape.model
         return name_models(failure, model, None if server is None else server.facts, self._choice.secrets)

@@ -22,7 +22,7 @@ from batchclient.dialects._fields import canonical
 from batchclient.dialects._labels import LABELS
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._redaction import redact, words_and_shown
-from batchclient.dialects._replies import OR_ELSEWHERE, error_in, read_retry_after
+from batchclient.dialects._replies import error_in, read_retry_after
 from batchclient.dialects._routes import ANY_NUMBER, Route, events_per_choice
 from batchclient.dialects._servers import Server
 from batchclient.dialects._status import OUR_FIELDS, failure_of, moved, refused_fields
@@ -203,7 +203,7 @@ class Dialect:
         prompts = [request.prompt for request in batch.requests]
         words, clean = words_and_shown(message, prompts, self._secrets)
         if status == 404 and words == "Not Found" and batch.shape.kind is not Kind.COMPLETION:
-            clean = f"Not Found; the server has no {batch.shape.kind.value} calls{OR_ELSEWHERE}"
+            clean = f"Not Found; the server has no {batch.shape.kind.value} calls"
         if 300 <= status < 400 and (location := headers.get("location")):
             clean = moved(location, clean)
         if code is not None:

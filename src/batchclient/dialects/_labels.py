@@ -25,18 +25,7 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = [
-    "BOUNDS",
-    "LABELS",
-    "OTHER",
-    "PROBABILITIES",
-    "as_choice",
-    "as_grammar",
-    "as_regex",
-    "as_tgi",
-    "demand",
-    "normalised",
-]
+__all__ = ["LABELS", "OTHER", "PROBABILITIES", "as_choice", "as_grammar", "as_regex", "as_tgi", "demand", "normalised"]
 
 LABELS = "labels"
 PROBABILITIES = "probabilities"
@@ -45,7 +34,7 @@ OTHER = "other"
 _AROUND = " \t\r\n\v\f\"'`“”„‘’‚«»‹›"
 _MORE_TOKENS = 8
 """For what may stand around a label, and the end."""
-BOUNDS = ("max_tokens", "max_completion_tokens")
+_BOUNDS = ("max_tokens", "max_completion_tokens")
 _OTHER_FORMS = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     "json_schema", "regex", "ebnf", "grammar", "tools", "functions", "echo", "suffix", "min_tokens", "ignore_eos",
@@ -90,7 +79,7 @@ def demand(fields: dict[str, Any], *, is_streamed: bool) -> tuple[str, ...]:
         _check_probabilities(labels, fields, is_streamed=is_streamed)
         fields[PROBABILITIES] = True
     fields[LABELS] = list(labels)
-    if all(fields.get(name) is None for name in BOUNDS):
+    if all(fields.get(name) is None for name in _BOUNDS):
         fields["max_tokens"] = max(len(label.encode("utf-8", "replace")) for label in labels) + _MORE_TOKENS
     return labels
 

@@ -14,11 +14,9 @@ from batchclient._core.messages import Failure, FailureKind
 from batchclient.dialects._redaction import mark, unmarked
 from batchclient.errors import DialectError
 
-__all__ = ["HTML_PAGE", "OR_ELSEWHERE", "error_in", "error_of", "malformed", "read_retry_after", "told_in"]
+__all__ = ["HTML_PAGE", "error_in", "error_of", "malformed", "read_retry_after", "told_in"]
 
 HTML_PAGE = "an HTML page"
-OR_ELSEWHERE = ", or base_url does not end in /v1"
-"""Of a path that is not found, where the URL is not looked at."""
 """The message of an error whose body is HTML."""
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+")
 _LONGEST_WISH_S = 86_400.0

@@ -49,10 +49,8 @@ _OF_THE_SHARED_MESSAGE = frozenset(
 )
 """Of the connection (RFC 9110, 7.6.1), or of the shared message's own body."""
 _JSON = (b"content-type", b"application/json")
-_MADE: dict[type[BatchClientError], int] = {QueueFull: 429, BadRequest: 400, BatchClientError: 502}
-"""Statuses where the server gave none; the last, of a reply that is no answer, is a gateway's (RFC
-9110, 15.6.3).
-"""
+_BAD_GATEWAY = 502
+"""For a reply that is no answer: the status that a gateway gives (RFC 9110, 15.6.3)."""
 
 
 Headers = list[tuple[bytes, bytes]]
@@ -87,7 +85,8 @@ class ResponseWriter:
         status = error.status
         reply = error.reply
         if reply is None or status is None or status < 300:
-            return self._made(error, next(made for kind, made in _MADE.items() if isinstance(error, kind)), [])
+            made = 400 if isinstance(error, BadRequest) else _BAD_GATEWAY
+            return self._made(error, 429 if isinstance(error, QueueFull) else made, [])
         headers = self._headers(reply.headers)
         if reply.body is None:
             return self._made(error, status, headers)
