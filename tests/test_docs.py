@@ -19,6 +19,7 @@ import asyncio
 import csv
 import inspect
 import json
+import logging
 import os
 import random
 import re
@@ -102,6 +103,17 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchclient.cli._map_options.WAIT_S", 0.0)
     for variable in ("BASE_URL", "MODEL", "API_KEY"):
         monkeypatch.delenv(f"BATCHCLIENT_{variable}", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_before() -> Iterator[None]:
+    """A page's blocks may set levels and add handlers; other tests in this process are not to see them."""
+    before = [(each, each.level, list(each.handlers)) for each in (logging.root, logging.getLogger("batchclient"))]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        for added in [each for each in logger.handlers if each not in handlers]:
+            logger.removeHandler(added)
 
 
 @pytest.fixture

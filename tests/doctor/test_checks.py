@@ -85,7 +85,7 @@ def test_a_finding_has_a_sentence_a_setting_and_what_it_was_seen_from(kind):
         ({"serial": None}, "whether the prompts of a list are served together"),
         ({"event_per_token": None}, "how many events a streamed answer has"),
         ({"prefix_caching": None}, "whether beginnings of prompts are cached"),
-        ({"slots": None}, "whether as many sequences may run as the KV cache holds"),
+        ({"slots": None}, "whether the KV cache has room for more sequences than the server runs at once"),
         ({"max_len": None}, "whether the model's length is far above the lengths asked for"),
         ({"tells_load": None}, "whether a metrics page tells the load"),
     ],

@@ -140,7 +140,7 @@ def few_sequences(facts: Facts) -> Finding | str | None:
     if facts.kind not in options:
         return None
     if facts.slots is None or facts.held is None:
-        return "whether as many sequences may run as the KV cache holds"
+        return "whether the KV cache has room for more sequences than the server runs at once"
     wanted = min(MOST_LIMIT, facts.held)
     if 2 * facts.slots > wanted:
         return None
