@@ -132,9 +132,9 @@ async def test_in_company(pair, server, case):
     async with pair(server.base_url) as both:
         ours = await asyncio.gather(*[case(both.ours, server.model) for _ in range(8)])
         theirs = await case(both.theirs, server.model)
-    expected = without_estimates(plain(theirs))
     for answer in ours:
-        fields = without_estimates(plain(answer))
+        fields, expected = without_estimates(plain(answer)), without_estimates(plain(theirs))
+        # Where the machine is busy, one of the eight may have gone alone: its share is all of the request's.
         if (fields.get("usage") or {}).get("prompt_tokens") == "estimated":
             expected["usage"] |= {"prompt_tokens": "estimated", "total_tokens": "estimated"}
         assert fields == expected
