@@ -188,6 +188,11 @@ async def test_a_route_that_is_not_there_is_no_reason_to_ask_again():
             (failed,) = await outcomes(partial(client.complete, "p", max_tokens=4))
             assert failed.status == 404
             await client.complete("q")
+        # Nor is the advice what to serve.
+        server.script = [error(404, "Not Found")]
+        (failed,) = await outcomes(partial(client.embed, "p"))
+        assert failed.message.endswith("an embedding model has to be served")
+        await client.complete("q")
     assert server.about.asked == ["/models"]
 
 

@@ -55,8 +55,10 @@ _EXPECTED = "expected_tokens"
 """How long the caller takes an answer to be: nothing of it is sent, or part of what the call is."""
 _MOST_EXPECTED = 1_000_000_000
 """Tokens; no answer has more."""
-_NAMES_MODEL = re.compile(r"(?<![\w./-])model", re.IGNORECASE)
-"""Words of a 404 for want of the model and not of the route; a URL may have the word, too."""
+_NAMES_MODEL = re.compile(r"(?<![\w./-])model(?! has to be served)", re.IGNORECASE)
+"""Words of a 404 for want of the model and not of the route; a URL may have the word, too, and so
+has ``Servers.explain``.
+"""
 
 
 class CallMaker:

@@ -253,8 +253,9 @@ class Servers(dict[int, Server]):
         failure = name_place(failure, self._url_of, batch.endpoint)
         kind = batch.shape.kind
         if failure.message.endswith(f"the server has no {kind} calls"):
-            why = ", or base_url does not end in /v1"
-            if kind is not Kind.TOKENS and self._url_of(batch.endpoint).endswith("/v1"):
+            is_right = self._url_of(batch.endpoint).endswith("/v1")
+            why = "" if is_right else ", or base_url does not end in /v1"
+            if is_right and kind not in (Kind.CHAT, Kind.TOKENS):
                 why = f"; {'an' if kind is Kind.EMBEDDING else 'a'} {kind} model has to be served"
             failure = replace(failure, message=failure.message + why)
         server = self.get(batch.endpoint)
