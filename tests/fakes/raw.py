@@ -391,10 +391,16 @@ def make(server, backend="httpx", *, also=(), **arguments):
     return connected([*also, server.url], backend=backend, **(defaults | arguments))
 
 
+_TAKEN = []
+"""Sockets of ports on which nobody listens: closed, such a port might be another test's server's."""
+
+
 def nobody_listens():
     """A URL whose port refuses connections."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    _TAKEN.append(taken)
+    return f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
 
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
