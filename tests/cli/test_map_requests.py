@@ -36,11 +36,11 @@ def batch(name, route, **body):
 def test_the_form_is_told_by_the_first_row_and_said(requests):
     result, rows = requests([{"messages": CHAT, "params": {"max_tokens": 2}}, {"messages": CHAT}], "--max-tokens", "3")
     assert result.exit_code == 0
-    assert "each row is a chat, by its messages; each row's own are params\n" in result.stderr
+    assert "each row is a chat, by its messages; each row's own parameters: params\n" in result.stderr
     assert [row["usage"]["completion_tokens"] for row in rows] == [2, 3]
     result, rows = requests([{"prompt": "p", "max_tokens": 4}], "--row-params", "take", "--temperature", 0)
     assert (result.exit_code, rows[0]["completion"]) == (0, expected_text("p", max_tokens=4, temperature=0))
-    assert "; each row's own are max_tokens\n" in result.stderr
+    assert "; each row's own parameters: max_tokens\n" in result.stderr
     result, rows = requests([{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]}])
     assert result.exit_code == 0
     assert "(ShareGPT); answers at their ends are left out\n" in result.stderr

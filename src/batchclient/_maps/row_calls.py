@@ -195,7 +195,7 @@ class RowCalls:
             return told
         if self._row_params == "ignore":
             return f"{told}; columns that are data, and no parameters: {found} (row_params='take' sends them)"
-        return f"{told}; each row's own are {found}"
+        return f"{told}; each row's own parameters: {found}"
 
     def read(self, row: Any) -> RowCall:
         """Return the call of a row.
