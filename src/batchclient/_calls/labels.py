@@ -16,19 +16,13 @@ from batchclient.dialects._labels import LABELS, normalised
 from batchclient.errors import AnswerInvalid, ConfigError
 from batchclient.types import Choice, Completion
 
-__all__ = ["bound_of", "field_of", "parted", "reader", "thinks"]
+__all__ = ["field_of", "parted", "reader", "thinks"]
 
 
 def field_of(params: Mapping[str, Any], name: str) -> Any:
     """Return a parameter of a call, also of its ``extra_body``; ``None``: it is not given."""
     extra = params.get("extra_body")
     return extra[name] if isinstance(extra, Mapping) and name in extra else params.get(name)
-
-
-def bound_of(params: Mapping[str, Any]) -> str:
-    """Return the caller's bound on an answer, such as ``"max_tokens=1"``; empty: none is given."""
-    given = {name: field_of(params, name) for name in ("max_tokens", "max_completion_tokens")}
-    return next((f"{name}={value}" for name, value in given.items() if value is not None), "")
 
 
 def thinks(model: str | None, way: str = "labels need thinking_tokens=0") -> ConfigError:

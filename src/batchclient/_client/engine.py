@@ -273,7 +273,8 @@ class Engine:
         model, may_reason = call.model, labelled.field_of(call.params, "thinking_tokens") == 0
         if model in self._thinking and not may_reason:
             raise labelled.thinks(model)
-        bound = labelled.bound_of(call.params)
+        given = {name: labelled.field_of(call.params, name) for name in ("max_tokens", "max_completion_tokens")}
+        bound = next((f"{name}={value}" for name, value in given.items() if value is not None), "")
         key = model, may_reason, bound, repr(labels)
         known = self._readers_of_labels.get(key)
         if known is None:

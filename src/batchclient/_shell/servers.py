@@ -49,9 +49,8 @@ class ServerInfo:
             one.
         slots: sequences that it takes or runs at once.
         load: how busy it is, as its metrics page says just now.
-        answered: whether the server answered a question that it was asked now. False: it refused,
-            was silent, a gateway answered in its place, it loads its model, or it was not asked;
-            the rest is then what was known of it before.
+        answered: whether it answered a question just now. False: it refused, was silent, loads its
+            model, or was not asked; the rest is then what was known of it before.
 
     ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
     to be asked (``probe=False``; a ``dialect``, an HTTP client or a transport given).

@@ -68,8 +68,7 @@ class SharingStatistics:
     """The calls of an openai client and its copies: completions, chats, embeddings, responses.
 
     Args:
-        calls: all calls that have ended, or passed the batch client by. Each prompt or input of a
-            body is a call.
+        calls: all counted calls. Each prompt or input of a body is a call.
         shared: calls answered by a request that held another call, too.
         alone: the other answered ones, by reason: those of ``Statistics.alone``, and why calls
             passed the batch client by.
