@@ -89,7 +89,7 @@ def test_200_users_at_once_share_requests(service, mock_llm):
 
 @pytest.mark.parametrize(
     ("fault", "status"),
-    [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 503)],
+    [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 503), (529, 503)],
 )
 def test_a_refusal_has_its_status(service, mock_llm, virtual_clock, caplog, fault, status):
     caplog.set_level("DEBUG", "service")
@@ -163,6 +163,14 @@ def test_every_error_has_a_status(service):
     for name in errors.__all__:
         kind = getattr(errors, name)
         assert any(each in service.STATUS_OF for each in kind.__mro__), name
+
+
+def test_what_the_operator_has_to_mend_is_a_500_and_too_long_a_text_a_400(service):
+    for kind in (errors.CertificateRefused, errors.OutOfSockets, errors.ConfigError):
+        assert service.status_of(kind("words")) == 500, kind
+    too_long = errors.ConfigError("words")
+    too_long.retryable = True
+    assert service.status_of(too_long) == 400
 
 
 def leave(service, path, clock):
