@@ -335,7 +335,7 @@ def test_the_pages_of_public_names_have_exactly_the_modules_of_the_snapshot() ->
 
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
     lines = (ROOT / "docs/guide/settings.md").read_text().splitlines()
-    fixed = {"refill_s": "freed permits", "refill_ratio": "or until this share", "starvation_s": "after so long no"}
+    fixed = {"refill_s": "freed permits: held", "refill_ratio": "freed permits: granted", "starvation_s": "a call that"}
     for field in BatchingNumbers.__annotations__:
         row = next(line for line in lines if line.startswith(f"| {fixed.get(field, f'`Batching({field}=…)`')}"))
         shown = [eval(cell) for cell in row.split("|")[2:5]]
