@@ -18,7 +18,7 @@ from batchclient.simulator import EmbeddedServer
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
-SERVER, JOB, WORKER = (FOLDER / f"{name}.yaml" for name in ("vllm", "job", "worker"))
+SERVER, DOCUMENTS, JOB, WORKER = (FOLDER / f"{name}.yaml" for name in ("vllm", "documents", "job", "worker"))
 KEDA = "keda.sh/v1alpha1"
 VERSIONS = ["1.30", kubernetes_validate.latest_version()]
 
@@ -127,9 +127,18 @@ def test_another_pod_goes_on_from_the_files_of_the_one_before() -> None:
     mounts = {mount["mountPath"]: mount["name"] for mount in container(path, "Job")["volumeMounts"]}
     volumes = {each["name"]: each for each in one(path, "Job")["spec"]["template"]["spec"]["volumes"]}
     # The journal is beside the output: both outlive the pod, on a disk.
-    claim = one(JOB, "PersistentVolumeClaim")
+    claim = one(DOCUMENTS, "PersistentVolumeClaim")
     assert volumes[mounts[str(output.parent)]]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_the_pod_that_copies_files_has_the_jobs_volume_user_and_image() -> None:
+    pod, job = one(DOCUMENTS, "Pod")["spec"], one(JOB, "Job")["spec"]["template"]["spec"]
+    (copy,), (map_,) = pod["containers"], job["containers"]
+    assert pod["securityContext"] == job["securityContext"]
+    assert copy["image"] == map_["image"]
+    assert all(volume in job["volumes"] for volume in pod["volumes"])
+    assert all(mount in map_["volumeMounts"] for mount in copy["volumeMounts"])
 
 
 @pytest.mark.parametrize(("path", "kind"), [(JOB, "Job"), (WORKER, "Deployment")], ids=["job", "worker"])
