@@ -131,7 +131,7 @@ class MapOptions:
     retry_truncated: Annotated[
         int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
     ] = 0
-    max_tokens_at_most: Annotated[int | None, of_request("Tokens of such an answer in all, at most.", "N")] = None
+    max_tokens_at_most: Annotated[int | None, of_request("With --retry-truncated: tokens of an answer in all.", "N")] = None
     runaway: Annotated[bool, of_request("End answers that run into a loop.", None, "--runaway")] = False
     param: Params = None
     max_tokens: MaxTokens = None
@@ -159,7 +159,7 @@ class MapOptions:
     delimiter: Delimiter = None
     escape: Escape = None
     encoding: Encoding = None
-    first: Annotated[int | None, of_files("Map the first N rows alone.", "N")] = None
+    first: Annotated[int | None, of_files("Map only the first N rows.", "N")] = None
     id: Annotated[str | None, of_files("The field with each row's own id (default: id).", "COLUMN")] = None
     shard: Annotated[str | None, of_files("Map part I of N of IN, from 0/N on.", "I/N")] = None
     dedupe: Annotated[bool, of_files("Ask rows with equal prompts once.", None, "--dedupe")] = False
@@ -182,7 +182,7 @@ class MapOptions:
     concurrency: Concurrency = None
     guest: Guest = False
     max_batch_size: Annotated[int | None, of_pace("Prompts in a request, at most.", "N")] = None
-    priority: Annotated[int, of_pace("The place in vLLM's queue; a colleague's calls have 0.", "N")] = 0
+    priority: Annotated[int, of_pace("Place in vLLM's queue: higher goes first, others' calls have 0.", "N")] = 0
     p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
     time_to_first_token: Annotated[float | None, of_pace("The same for the first token of an answer.", "S")] = None
     finish_by: Annotated[
@@ -202,7 +202,7 @@ class MapOptions:
     dry_run: Annotated[bool, of_job("Read all rows and report; generate nothing.", None, "--dry-run")] = False
     pilot: Annotated[int | None, of_job("Ask N rows at random first; tell what the rest will take.", "N")] = None
     yes: Annotated[bool, of_job("Go on after --pilot, unasked.", None, "--yes", "-y")] = False
-    audit: Annotated[str | None, of_job("Ask P % of the rows again, alone, at the end.", "P%")] = None
+    audit: Annotated[str | None, of_job("Ask P % of the rows again, one by one, at the end.", "P%")] = None
     fail_if: Annotated[
         list[str] | None, of_job("End with status 3 beyond a bound, such as 'truncated>1%'; repeatable.", "KIND>P%")
     ] = None

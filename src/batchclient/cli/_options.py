@@ -119,7 +119,7 @@ MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST
 LogFormat = Annotated[
     Literal["text", "json"] | None, of_job("What is said as text or json, with time and fields.", "FORM")
 ]
-Quiet = Annotated[bool, of_job("Say complaints and failures alone.", None, "--quiet", "-q")]
+Quiet = Annotated[bool, of_job("Say only complaints and failures.", None, "--quiet", "-q")]
 
 _OF_SERVER = frozenset({"model", "input", "output", "key"})
 _PRICED = "http://host/v1,input=0.15,output=0.6"

@@ -61,7 +61,7 @@ def enqueue(
     *,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[IN]", help="JSONL, CSV with a header, or text; also packed. - is stdin."),
+        typer.Argument(metavar="[IN]", help="Rows as of map: a file, a folder, a pattern or a URL; - is stdin."),
     ] = None,
     redis: RedisUrl = REDIS,
     stream: StreamName = STREAM,
