@@ -131,7 +131,9 @@ class MapOptions:
     retry_truncated: Annotated[
         int, of_request("Go on with answers cut off at --max-tokens, N times at most.", "N", min=0)
     ] = 0
-    max_tokens_at_most: Annotated[int | None, of_request("With --retry-truncated: tokens of an answer in all.", "N")] = None
+    max_tokens_at_most: Annotated[
+        int | None, of_request("With --retry-truncated: tokens of an answer in all.", "N")
+    ] = None
     runaway: Annotated[bool, of_request("End answers that run into a loop.", None, "--runaway")] = False
     param: Params = None
     max_tokens: MaxTokens = None
