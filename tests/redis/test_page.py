@@ -19,7 +19,7 @@ from batchclient.simulator import EmbeddedServer
 pytestmark = pytest.mark.redis
 LONGEST_S = 120.0
 PAGE = (Path(__file__).parents[2] / "docs/guide/redis-kubernetes.md").read_text()
-SERVICES, ENQUEUE, DEAD, MOVE, _ = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SERVICES, ENQUEUE, DEAD, MOVE, *_ = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (PROGRAM,) = re.findall(r"^```py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
