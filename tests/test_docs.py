@@ -418,7 +418,7 @@ def test_each_figure_of_the_readme_is_in_its_cell_of_the_results() -> None:
     shown = cells_of(found[1])
     assert len(shown) == 4
     for job, *cells in shown:
-        told = re.fullmatch(r"([\d,]+ \w+) of ([\d,]+) tokens?, (?:model of )?([\d.]+ B)( \(it loses\))?", job)
+        told = re.fullmatch(r"([\d,]+ \w+) of ([\d,]+) tokens?, (?:model of )?([\d.]+ B)( \(no gain\))?", job)
         assert told, f"not of the form 'N completions of T tokens, M B': {job}"
         calls, tokens, model, loses = told.groups()
         (row,) = [

@@ -99,7 +99,9 @@ async def test_rows_of_one_shape_share_lists_and_a_row_has_its_time_and_its_prio
     assert len(bodies) < 8
     server = Recorder()
     labelled = [{"prompt": f"p {n}", "params": {"max_tokens": 1, "user": f"u {n}"}} for n in range(4)]
-    await results_of(server, labelled, client={"preset": "throughput", "limit": 8})
+    async with make_client(server, dialect="vllm", preset="throughput", limit=8) as client:
+        await client.batch_map(labelled)
+    assert client.statistics().alone == {"user, metadata or request_id": 4}
     assert sorted(body["user"] for body in server.bodies("/completions")) == ["u 0", "u 1", "u 2", "u 3"]
     (late,) = await results_of(Recorder(), [{"prompt": "p", "params": {"timeout_s": -1}}])
     assert late.error.field == "timeout_s"

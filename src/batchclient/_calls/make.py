@@ -49,6 +49,8 @@ _LONGEST_SESSION = 256
 _SHAPES_REMEMBERED = 4096
 LABELS = frozenset({"user", "request_id", "metadata"})
 """Fields about the caller, which a shared request leaves out."""
+_OWN_LABEL = "user, metadata or request_id"
+"""Why a map's row with such a field of its own goes alone."""
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
 _EXPECTED = "expected_tokens"
@@ -136,7 +138,7 @@ class CallMaker:
             if verbatim and params.get("echo") and params.get("logprobs") is not None:
                 alone = "events have no logprobs of prompts"
             if manner.own_label:
-                alone = alone or "labels"
+                alone = alone or _OWN_LABEL
         shape, solo = self._shapes.shape(
             params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
         )
@@ -172,7 +174,7 @@ class CallMaker:
             shape.tenant,
             shape.session,
             manner=Manner(
-                own_label=shape.alone_reason == "labels",
+                own_label=shape.alone_reason == _OWN_LABEL,
                 tells_priority=shape.tells_priority,
                 home=shape.home,
                 budget=shape.budget,
