@@ -1113,9 +1113,9 @@ class BatchClient(_Calls):
         """Ask each server now what it is and how busy it is; return that in the order of the servers.
 
         A server is asked for its own pages, as when the client finds out which one it is, with the
-        same short bound: 2 s for each. One that hangs takes 4 s, since two are asked for; one that
-        refuses takes no time. One that does not answer is in the list with what was known of it,
-        and ``answered`` is False: the readiness of a service is ``all(each.answered for each in
+        same short bound: 2 s for each. One that hangs takes 4 to 6 s, since two are asked for; one
+        that refuses takes no time. One that does not answer is in the list with what was known of
+        it, and ``answered`` is False: the readiness of a service is ``all(each.answered for each in
         await client.servers())``.
 
         Raises:

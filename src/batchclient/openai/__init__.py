@@ -7,7 +7,7 @@ Rules:
 - A call that may share a request (``integrations.form``) goes through a ``BatchClient``. Every
   other call goes through openai's own code, untouched.
 - Answers are openai's types, errors openai's classes with openai's attributes.
-- Retries have a single owner: ``max_retries`` bounds the requests for a call, and openai's own loop
+- Retries have a single owner: ``max_retries`` bounds the attempts of a call, and openai's own loop
   goes round once.
 - Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers that
   count or servers never share a request.
