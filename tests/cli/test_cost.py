@@ -99,6 +99,18 @@ def test_the_wait_for_a_server_costs_nothing(cli, tmp_path, out):
     assert counts(done.stderr).get("cost", 0) < 0.6 and told["cost"] < 0.6
 
 
+def test_the_time_of_a_job_shorter_than_a_look_counts(cli, tmp_path, out):
+    def answer(asked):
+        time.sleep(0.1)
+        return 200, {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+
+    with serving(answer) as server:
+        where = ["--base-url", server.url, "--model", "m", "--dialect", "openai"]
+        done = cli("map", source_of(tmp_path, 1), "-o", out, *where, "--prompt", "{text}")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(cli("job", "status", out, "--json").stdout)["run"]["seconds"] >= 0.1
+
+
 # Tokens --------------------------------------------------------------------------------------------------------------
 
 

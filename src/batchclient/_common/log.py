@@ -105,7 +105,7 @@ _ALL = (
         "adjusted", _DEBUG, ("endpoint", "setting", "old", "new", "reason"), "a limit or a batch size has changed"
     ),
     Event("server_unknown", _DEBUG, ("endpoint",), "an endpoint does not say which server it is"),
-    Event("question_failed", _DEBUG, ("endpoint", "page", "error"), "a server's page could not be asked for", repeats=True),
+    Event("question_failed", _DEBUG, ("endpoint", "page", "error"), "asking for a server's page failed", repeats=True),
     Event("connection_close_failed", _DEBUG, ("endpoint", "error"), "a connection failed to close", repeats=True),
     Event("reply_end_failed", _DEBUG, ("endpoint", "error"), "a whole reply had no proper end", repeats=True),
     Event("error_body_broken", _DEBUG, ("endpoint", "error"), "the body of an error broke off", repeats=True),

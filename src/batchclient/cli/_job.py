@@ -136,6 +136,7 @@ class Job:
         self._tick_s = tick_s
         self._started_at = 0.0
         self._worked_since: float | None = None
+        self._idle_at = time.monotonic()
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
         self._watch_error: Exception | None = None
@@ -450,9 +451,10 @@ class Job:
     def _show(self, statistics: Statistics) -> None:
         now, is_there = time.monotonic(), any(each.state != "awaited" for each in statistics.endpoints)
         if not (is_there and (statistics.batches or statistics.in_flight)):
-            self._worked_since = None
+            self._worked_since, self._idle_at = None, now
         elif self._worked_since is None:
-            self._worked_since = now
+            # The first request went since the look before, which may be all that a short job takes.
+            self._worked_since = self._idle_at
         self.worked_s = 0.0 if self._worked_since is None else now - self._worked_since
         if self._options.cost is not None:
             self.spent = self._options.cost.of(statistics, self.worked_s)
