@@ -461,6 +461,16 @@ async def test_an_error_that_concerned_many_has_openais_form(library, made):
         assert "503" in error["message"]
 
 
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_calls_that_were_not_sent_after_a_refusal_of_their_model_have_its_status(library, made, status):
+    with EmbeddedServer("instant", model="m", faults=[f"status={status}"]) as server:
+        responses = [
+            each for _ in range(2) for each in await post_all(library, made, server, [f"p{i}" for i in range(40)])
+        ]
+        assert server.requests < 80
+    assert {response.status_code for response in responses} == {status}
+
+
 async def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
     with EmbeddedServer("instant", model="m", faults=["garbage"]) as server:
         (response,) = await post_all(library, made, server, ["p"])

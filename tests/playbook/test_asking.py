@@ -204,3 +204,12 @@ def test_who_is_not_to_be_asked_is_not():
     play = Playbook(2)
     play.submit(*calls(3)) >> Woke() << ["send c0 c1"]
     assert play.wakes_at is None
+
+
+def test_among_several_servers_a_call_with_little_time_does_not_wait_for_their_word():
+    play = Playbook(limit=[4, 4], asks_first=True)
+    (hasty,), (patient,) = calls("a", deadline=0.4), calls("b", deadline=9.0)
+    play.submit(hasty) >> Woke()
+    assert "send a @0" in play.seen
+    play.submit(patient) >> Woke()
+    assert not [seen for seen in play.seen if seen.startswith("send")]

@@ -280,3 +280,24 @@ def test_a_streamed_list_goes_on_where_deadlines_ended_one():
     assert not play.sent[1].streamed
     d, e = calls("d e", of, deadline=9.0)
     play.submit(d, e) >> Woke() << ["send d e"]
+
+
+def test_a_trial_that_is_late_for_one_and_answered_for_others_is_followed_by_another():
+    play, of = Playbook(limit=16), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
+    play.at(12.0)
+    (d,), (e, f) = calls("d", of, deadline=12.5), calls("e f", of, deadline=90.0)
+    play.submit(d, e, f) >> Woke() << ["send d e f"]
+    play.at(12.5) >> Woke() << [f"reject d: {TOO_LATE}"]
+    play.at(13.0) >> answered(d, e, f) << ["resolve e f"]
+    play.submit(*calls("g h", of, deadline=90.0)) >> Woke() << ["send g h"]
+
+
+def test_a_list_that_fails_while_callers_wait_was_not_ended_by_deadlines():
+    play, of = Playbook(limit=16), shape(max_output_tokens=1)
+    (a,), (b, c) = calls("a", of, deadline=0.5), calls("b c", of, deadline=90.0)
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play.at(0.5) >> Woke() << [f"reject a: {TOO_LATE}"]
+    play.at(1.0) >> failed(b, FailureKind.REFUSED)
+    play.seen.clear()
+    play.submit(*calls("g h", of, deadline=90.0)) >> Woke() << ["send g h"]

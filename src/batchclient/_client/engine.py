@@ -22,6 +22,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from batchclient._calls import labels as labelled
 from batchclient._calls.call import Call
 from batchclient._calls.make import CallMaker
@@ -70,6 +72,8 @@ _FOR_CALLS = (
 A module that a thread imports during a fork stays locked in the child for ever.
 """
 _RERANK = Kind.RERANK
+_WORD_S = 0.25
+"""So long the first text to be tokenized waits, at most, for the server's word on which it is."""
 _MAY_HAVE_LABELS = frozenset({"labels", "extra_body"})
 """Parameters of calls that may have labels."""
 _READERS_REMEMBERED = 256
@@ -192,9 +196,12 @@ class Engine:
         """Return the token ids of a text, or of a conversation, which some write as a text first."""
         self.calls.check(call)
         runner = self.start()
-        if any(server.dialect.is_assumed for server in runner.servers.values()):
+        if any(server.is_unheard for server in runner.servers.values()):
             # Servers' tokenizers have the same path, and other fields.
-            await self.know_servers(runner)
+            now = runner.backend.now()
+            deadline = self.calls.deadline(call.timeout_s, now)
+            with anyio.move_on_after(_WORD_S if deadline is None else min(_WORD_S, (deadline - now) / 2)):
+                await self.know_servers(runner)
         answer = await self.call(call)
         if not answer.ids and "prompt" in answer.extra:
             answer = await self.call(call._replace(item=answer.extra["prompt"], params={}))

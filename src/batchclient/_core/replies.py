@@ -201,7 +201,8 @@ class Replies:
             endpoint.service.learn(batch.shape.answer_key, now - batch.sent_at, now)
         if batch.expired:
             self._lengths.times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
-            endpoint.abilities.of(batch.shape.kind).cut_by_deadlines(batch, now)
+            if not alive:
+                endpoint.abilities.of(batch.shape.kind).cut_by_deadlines(batch, now)
         if not batch.streamed and failure.silent:
             endpoint.abilities.of(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)

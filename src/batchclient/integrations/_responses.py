@@ -23,6 +23,7 @@ from batchclient.errors import (
     ConnectFailed,
     DeadlineExceeded,
     LocalError,
+    NotFound,
     QueueFull,
     ReadTimedOut,
     TransportError,
@@ -85,7 +86,9 @@ class ResponseWriter:
         status = error.status
         reply = error.reply
         if reply is None or status is None or status < 300:
-            made = 400 if isinstance(error, BadRequest) else _BAD_GATEWAY
+            made = _BAD_GATEWAY
+            if isinstance(error, BadRequest):
+                made = status or (404 if isinstance(error, NotFound) else 400)
             return self._made(error, 429 if isinstance(error, QueueFull) else made, [])
         headers = self._headers(reply.headers)
         if reply.body is None:

@@ -29,6 +29,7 @@ from batchclient.errors import (
     DeadlineExceeded,
     DemuxError,
     DialectError,
+    NotFound,
     ReadTimedOut,
 )
 from batchclient.transport._libraries import is_of
@@ -98,7 +99,9 @@ def error_of(owner: Any, error: BatchClientError, request: Any) -> openai.OpenAI
     if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_of(type(error.__cause__), "TimeoutException"):
         return openai.APITimeoutError(request=request)
     # What is refused before it is sent would be the server's 400.
-    status = 400 if error.status is None and isinstance(error, (BadRequest, ConfigError)) else error.status
+    status = error.status
+    if status is None and isinstance(error, (BadRequest, ConfigError)):
+        status = 404 if isinstance(error, NotFound) else 400
     if status is not None and status >= 400:
         reply = error.reply or Reply(None, {}, status)
         body = reply.body or _error_body(error, status)

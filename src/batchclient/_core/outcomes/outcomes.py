@@ -86,6 +86,9 @@ class Outcomes:
         failed = FailedBatch(event, alive, endpoint, self._fleet, now)
         if batch.bare and member_first.is_trial(batch):
             member_first.failed(failed)
+        if batch.moving:
+            # What it tried is tried again by another.
+            failed.abilities.failed(batch)
         if batch.moving or not member_first.take(failed):
             self.resend(failed)
 
