@@ -21,25 +21,20 @@ class Cost:
     Args:
         price: of tokens and of time, at any server; ``None``: there is none.
         most: the job stops once it has cost so much; ``None``: there is no bound.
-        of_servers: whether servers have prices of their own.
+        of_servers: whether servers have prices of their own, which the client keeps to.
     """
 
     price: Price | None
     most: float | None = None
     of_servers: bool = False
 
-    @property
-    def is_by_token(self) -> bool:
-        """Whether each call has a cost: the client sends none that may exceed the bound."""
-        return self.of_servers or (self.price is not None and self.price.input is not None)
-
     def of(self, statistics: Statistics, seconds: float) -> float:
         """Return the cost of a client's work so far, in so many seconds."""
-        paid = sum(statistics.costs.values()) if self.of_servers else 0.0
+        cost = sum(statistics.costs.values())
         if self.price is None:
-            return paid
+            return cost
         tokens = {"prompt_tokens": statistics.prompt_tokens, "completion_tokens": statistics.completion_tokens}
-        return paid + self.price.cost(**tokens, seconds=seconds)
+        return cost + self.price.cost(**tokens, seconds=seconds)
 
     def written(self, prompt_tokens: float, completion_tokens: float, seconds: float) -> str:
         """Write the cost of tokens and of time."""
@@ -50,10 +45,9 @@ class Cost:
     def is_reached(self, cost: float) -> bool:
         """Whether a job that has cost so much has to stop.
 
-        Where calls alone have a cost, the client keeps to the bound.
+        Where servers alone have prices, the client keeps to the bound.
         """
-        has_hours = self.price is not None and self.price.per_hour is not None
-        return self.most is not None and has_hours and cost >= self.most
+        return self.most is not None and self.price is not None and cost >= self.most
 
 
 def cost_from(

@@ -345,8 +345,7 @@ class Job:
     @property
     def _paid(self) -> float:
         """What this run has cost at servers with a price of their own."""
-        cost = self._options.cost
-        return sum(self._client.statistics().costs.values()) if cost is not None and cost.of_servers else 0.0
+        return sum(self._client.statistics().costs.values())
 
     def _note(self, file: os.stat_result | None) -> None:
         """Note an output that is whole, before it is put in its place."""

@@ -268,6 +268,9 @@ class MapOptions:
         if self.finish_by is not None:
             # The pages show what others have there, also where --dialect says which server it is.
             self.client["probe"] = True
+        if self.session_header is not None:
+            given = [each if isinstance(each, Server) else Server(each) for each in self.client["base_url"]]
+            self.client["base_url"] = [replace(each, session_header=self.session_header) for each in given]
         self.prompt = template_from(self.prompt, self.prompt_file)
         ranks = self.call in ("score", "rerank")
         if ranks and (self.prompt is None or self.documents is None):
@@ -311,13 +314,6 @@ class MapOptions:
         self.cost = cost_from(
             self.price, self.gpu_price, self.max_cost, of_servers=any(each.price is not None for each in servers)
         )
-        alike: dict[str, Any] = {} if self.session_header is None else {"session_header": self.session_header}
-        if self.max_cost is not None and self.price is not None:
-            assert self.cost is not None and self.cost.price is not None
-            alike["price"] = replace(self.cost.price, per_hour=None)
-        if alike:
-            given = [each if isinstance(each, Server) else Server(each) for each in self.client["base_url"]]
-            self.client["base_url"] = [replace(each, **alike) for each in given]
         self.metrics = address_from(self.metrics_port)
 
     def __repr__(self) -> str:
@@ -354,7 +350,7 @@ class MapOptions:
     @property
     def bounds(self) -> dict[str, Any]:
         """The arguments of ``stream_map`` that bound what it costs, beside ``arguments``."""
-        return {"max_cost": self.max_cost} if self.cost is not None and self.cost.is_by_token else {}
+        return {"max_cost": self.max_cost} if self.cost is not None and self.cost.of_servers else {}
 
     def _media(self) -> Media | None:
         has_media = bool(self.image or self.audio)

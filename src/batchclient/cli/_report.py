@@ -179,9 +179,8 @@ def _of_servers(job: Job, options: MapOptions) -> list[str]:
 def _counts(job: Job, output: Output) -> str:
     counts, sent = job.counts, job.statistics
     # A pilot's rows are reused, and were sent in this time.
-    failed = max(job.kinds.failed - job.kinds.not_sent - counts.reused_failed, 0)
-    new = counts.answered + failed + (0 if job.pilot is None else job.pilot.sent)
-    rate = new / job.seconds if job.seconds else 0.0
+    new = counts.answered + counts.failed + (0 if job.pilot is None else job.pilot.sent) - job.kinds.not_sent
+    rate = max(new, 0) / job.seconds if job.seconds else 0.0
     is_there = output.written or output.is_in_place or not output.is_file
     parts = [
         f"{_rows(output.written)} {f'to {output.where}' if is_there else 'written'} in {job.seconds:.1f} s",
