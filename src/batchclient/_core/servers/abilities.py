@@ -230,8 +230,9 @@ class KindAbilities:
             lone_member: of a failed list, to see whether the server lives.
         """
         size = len(batch.requests)
-        # A trial that is too late for one of its callers, and answered for others, tells nothing.
-        self.timely_lists.end(batch.id)
+        if not self.timely_lists.is_closed:
+            # A trial that is late for one of its callers, and answered for others, tells nothing.
+            self.timely_lists.end(batch.id)
         for breaker in self._used_by(batch):
             breaker.take()
             if breaker is self.timely_lists:
