@@ -104,6 +104,16 @@ def test_what_was_not_needed_is_given_back_to_the_job():
     assert play.costs[("endpoint 1",)] == pytest.approx(5e-6)
 
 
+def test_a_list_costs_what_is_left_at_most_however_unlike_its_prompts_are():
+    budget = Budget(100e-6)
+    mine = shape(counted=True, max_output_tokens=1, budget=budget)
+    play = Playbook(limit=[8], offers=[DEAR], max_size=8)
+    (short,), long = calls("a", mine, tokens=6), calls("b c d e", mine, tokens=36)
+    # The short one costs 10e-6, each of the others 40e-6.
+    play.submit(short, *long) >> Woke()
+    assert budget.under_way == 2 + 1 and budget.spent == pytest.approx(90e-6)
+
+
 def test_a_prompt_that_nobody_has_counted_may_have_a_token_for_each_byte():
     budget = Budget(60e-6)
     mine = shape(alone_reason="alone", max_output_tokens=1, budget=budget, answer_key=ALONE.key)

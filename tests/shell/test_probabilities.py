@@ -6,7 +6,10 @@ import math
 import re
 
 import pytest
+from tests.core import Kind, Submitted
+from tests.seams import watch_cores
 
+from tests.core import Kind, Submitted
 from batchclient import BadRequest, Batching, ConfigError, DialectError
 
 from .scripted import Reply, ScriptedTransport, error, make_client
@@ -444,6 +447,24 @@ class Llama(Model):
 
     def client(self, **settings):
         return super().client(**{"dialect": "llamacpp", **settings})
+
+
+async def test_all_that_one_call_asks_has_one_time(monkeypatch):
+    deadlines = []
+
+    def look(event):
+        if type(event) is Submitted and event.request.shape.kind is Kind.COMPLETION:
+            deadlines.append(event.request.deadline)
+
+    class Slow(Llama):
+        def answer(self, sent):
+            reply = super().answer(sent)
+            return Reply(chunks=[0.5, *reply.chunks])
+
+    watch_cores(monkeypatch, told=look)
+    async with Slow(3000).client() as client:
+        await client.complete("So:", labels=["good", "bad"], probabilities=True, timeout_s=60.0)
+    assert len(deadlines) == 3 and len({*deadlines}) == 1
 
 
 async def test_llama_cpp_tells_the_likeliest_tokens_before_sampling_and_grammar():

@@ -225,6 +225,8 @@ class _Asked:
     ) -> None:
         self._engine, self.call, self.waiter, self._runner = engine, call, waiter, runner
         self._send, self._from_grant = send, from_grant
+        # What is asked in several requests has one time for all.
+        self._began_at = runner.backend.now()
 
     def begin(self, key: _Key) -> None:
         """Send the call, once it is known how."""
@@ -292,7 +294,7 @@ class _Asked:
                 if answer is not None:
                     self.waiter.set_result(answer)
 
-        make = partial(self._engine.calls.make, now=self._runner.backend.now(), from_grant=self._from_grant)
+        make = partial(self._engine.calls.make, now=self._began_at, from_grant=self._from_grant)
         try:
             requests = requests_together(calls, self.waiter, self._runner, make, end)
         except BatchClientError as error:

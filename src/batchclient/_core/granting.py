@@ -251,6 +251,10 @@ class Granting:
                 return Wait(RATE, until, blocks=True)
         if group.shape.budget is not None and endpoint.offer.is_priced:
             size = min(size, self._fleet.affordable(endpoint, oldest))
+            if size > 1:
+                # Any of the group's calls may come with the oldest.
+                dearest = max(group, key=lambda each: each.most_prompt_tokens)
+                size = min(size, max(1, self._fleet.affordable(endpoint, dearest)))
         has_time = oldest.deadline is None or oldest.deadline > now + _WORD_S
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT or (len(self._fleet.serving) > 1 and has_time):
             # It goes once the server has said which it is: another may take what it cannot answer.
