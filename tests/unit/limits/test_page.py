@@ -139,18 +139,19 @@ def test_a_job_that_ends_raises_nothing_where_its_calls_had_waited():
 
 
 def test_a_pause_is_no_time_in_which_little_was_generated():
-    for pause in ["no calls", "a few calls"]:
-        server = Server(1024, lambda running: 20.0 * min(running, 256))
-        server.run(15.0)
-        assert server.limits == [512, 256]
-        if pause == "no calls":
-            server.now += 120.0
-        else:
-            server.at_most = 2
-            server.run(130.0)
-        server.at_most = math.inf
-        server.run(150.0)
-        assert server.limits[2:] == [359, 256], pause
+    for until, first, then in [(2.0, [], [512, 256]), (15.0, [512, 256], [359, 256])]:
+        for pause in ["no calls", "a few calls"]:
+            server = Server(1024, lambda running: 20.0 * min(running, 256))
+            server.run(until)
+            assert server.limits == first
+            if pause == "no calls":
+                server.now += 120.0
+            else:
+                server.at_most = 2
+                server.run(until + 115.0)
+            server.at_most = math.inf
+            server.run(150.0)
+            assert server.limits[len(first) :] == then, pause
 
 
 def test_work_that_ends_under_a_check_says_nothing_of_the_step():
