@@ -5,8 +5,9 @@
     python scripts/tables.py --check              # exit status 1 where a page has another table
 
 The tables: ``events`` of the log, ``metrics``, attributes of ``spans``, and the options of each
-command. Each stands between the markers of its name in a page of ``docs``. ``recovery``, the way of
-a failed batch's calls, stands in no page: it is printed.
+command, of ``map`` a table for each group of its help. Each stands between the markers of its name
+in a page of ``docs``. ``recovery``, the way of a failed batch's calls, stands in no page: it is
+printed.
 """
 
 from __future__ import annotations
@@ -96,6 +97,11 @@ def options(command: str) -> str:
     return "\n".join([*drawn, *["\n".join(wrap(f"As {as_of}.", 100)) + "\n"] * bool(shared)])
 
 
+def of_map(title: str) -> str:
+    """The options of ``map`` in one group of its help: the page says more about them below each group."""
+    return table((title, "meaning"), [(f"`{name}`", text) for name, text in groups("map")[title]])
+
+
 def groups(*path: str) -> dict[str, list[tuple[str, str]]]:
     """Each option of a command with its line of help, by the title of its group."""
     command = typer.main.get_command(make_app(path[:1]))
@@ -140,13 +146,14 @@ def recovery() -> str:
     return table(("the failure", "when", "how the calls go again", "the server then"), rows)
 
 
-COMMANDS = ("map", "plan", "bench", "doctor", "work", "enqueue", "simulate")
+COMMANDS = ("map", "plan", "bench", "doctor", "work", "enqueue")
 TABLES: dict[str, tuple[str | None, Callable[[], str]]] = {
     "recovery": (None, recovery),
     "events": ("reference/numbers.md", events),
     "metrics": ("reference/numbers.md", metrics),
     "spans": ("reference/numbers.md", spans),
-    **{name: ("reference/commands.md", partial(options, name)) for name in COMMANDS},
+    **{f"map: {title}": ("reference/commands.md", partial(of_map, title)) for title in groups("map")},
+    **{name: ("reference/commands.md", partial(options, name)) for name in COMMANDS[1:]},
 }
 """By the name in the page's markers: the page, if it stands in one, and the table."""
 

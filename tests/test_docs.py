@@ -55,6 +55,7 @@ from batchclient import (
 from batchclient import params
 from batchclient._doctor.checks import CHECKS
 from batchclient._metrics.dashboards import SERVERS, alerts_of
+from batchclient.bench import Measurement, Setting
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient._settings import PRESETS, Sending, Settings
 from batchclient.jobs.statuses import Status, of_signal
@@ -505,7 +506,8 @@ def test_each_check_of_the_doctor_has_a_row():
 
 
 def test_the_table_of_statuses_has_every_one():
-    documented = {int(number) for number in re.findall(r"^\| (\d+) \|", section("## Exit statuses"), re.MULTILINE)}
+    cells = re.findall(r"^\| ([\d, ]+) \|", section("## Exit statuses"), re.MULTILINE)
+    documented = {int(number) for number in ", ".join(cells).split(", ")}
     signals = {of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     assert documented == {*map(int, Status)} | signals
     assert json.dumps(Status.OK) == "0"
@@ -850,9 +852,11 @@ def test_the_reference_names_every_field_and_the_commands_answer(cli, server, tm
     assert "suggested: BatchClient(…" in done.stdout or "too busy to measure the server" in done.stdout
     told = json.loads((tmp_path / "r.json").read_text())
     of_bench = section("## `batchclient bench`")
-    fields = re.findall(r"`([a-z_0-9]+)`", " ".join(re.findall(r"^\| (`.*?) \|", of_bench, re.M)))
     measured = told["measurements"][0]
-    assert set(fields) >= measured.keys() | measured["setting"].keys()
+    assert "help(batchclient.bench.Measurement)" in of_bench
+    assert {field.name for field in fields(Measurement)} >= measured.keys()
+    assert all(re.search(rf"\b{name}\b", Measurement.__doc__ or "") for name in measured)
+    assert {field.name for field in fields(Setting)} == measured["setting"].keys()
     for name in told:
         assert f"`{name}`" in of_bench
 

@@ -149,7 +149,7 @@ class MapOptions:
     model: Model = None
     api_key: ApiKey = None
     header: Headers = None
-    session_header: Annotated[str | None, of_server("Tells a server each row's session.", "NAME")] = None
+    session_header: Annotated[str | None, of_server("The header that names each row's session.", "NAME")] = None
     dialect: Annotated[
         Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None,
         of_server("The kind of server: vllm, sglang, … (default: it is asked).", "NAME"),
@@ -184,11 +184,11 @@ class MapOptions:
     concurrency: Concurrency = None
     guest: Guest = False
     max_batch_size: Annotated[int | None, of_pace("Prompts in a request, at most.", "N")] = None
-    priority: Annotated[int, of_pace("Place in vLLM's queue: higher goes first, others' calls have 0.", "N")] = 0
+    priority: Annotated[int, of_pace("Place in vLLM's queue: higher goes first, other clients' calls have 0.", "N")] = 0
     p95_latency: Annotated[float | None, of_pace("Send less, until 95 % of answers take S at most.", "S")] = None
     time_to_first_token: Annotated[float | None, of_pace("The same for the first token of an answer.", "S")] = None
     finish_by: Annotated[
-        str | None, of_pace("Leave places to others while the job ends by then all the same.", "HH:MM")
+        str | None, of_pace("Leave places to others, as far as the job can still end by HH:MM.", "HH:MM")
     ] = None
     timeout_s: Annotated[
         float | None, of_pace("A row's time in seconds, from its first request.", "S", "--timeout")
@@ -212,7 +212,7 @@ class MapOptions:
         None
     )
     gpu_price: Annotated[float | None, of_job("The price of an hour of all GPUs together.", "P")] = None
-    max_cost: Annotated[float | None, of_job("Stop, with status 3, once the job has cost X.", "X")] = None
+    max_cost: Annotated[float | None, of_job("Stop, with status 3, once this run has cost X.", "X")] = None
     metrics_port: MetricsPort = None
     log_format: LogFormat = None
     quiet: Quiet = False

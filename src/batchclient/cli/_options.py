@@ -80,8 +80,8 @@ of_request, of_server, of_files, of_pace, of_job = map(
 
 Prompt = Annotated[str | None, of_request("The template: {name} is a field, {} a text line.", "TEXT")]
 PromptFile = Annotated[str | None, of_request("A file with the template instead.", "FILE")]
-Rows = Annotated[RowForm | None, of_request("What a row is (default: the first row tells).", "FORM")]
-RowParams = Annotated[OfRowParams | None, of_request("Fields named as parameters: sent, or data.", "take|ignore")]
+Rows = Annotated[RowForm | None, of_request("The form of a row (default: the first row tells).", "FORM")]
+RowParams = Annotated[OfRowParams | None, of_request("Fields with a parameter's name: sent, or data.", "take|ignore")]
 System = Annotated[str | None, of_request("A system message before each chat.", "TEXT")]
 CallOption = Annotated[
     Literal["complete", "chat", "embed", "classify"],
@@ -113,12 +113,10 @@ Encoding = Annotated[str | None, of_files("The encoding, such as latin-1 (defaul
 
 Concurrency = Annotated[str | None, of_pace("Sequences in flight per server (default: auto).", "N|auto")]
 
-Guest = Annotated[bool, of_pace("Leave places to others on the server, by its page.", None, "--guest")]
+Guest = Annotated[bool, of_pace("Leave places to others on the server, by its page /metrics.", None, "--guest")]
 
 MetricsPort = Annotated[str | None, of_job("Serve /metrics at port P, or at HOST:P.", "P")]
-LogFormat = Annotated[
-    Literal["text", "json"] | None, of_job("What is said as text or json, with time and fields.", "FORM")
-]
+LogFormat = Annotated[Literal["text", "json"] | None, of_job("Say it as text or json, with time and fields.", "FORM")]
 Quiet = Annotated[bool, of_job("Say only complaints and failures.", None, "--quiet", "-q")]
 
 _OF_SERVER = frozenset({"model", "input", "output", "key"})
