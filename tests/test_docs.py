@@ -335,7 +335,11 @@ def test_the_pages_of_public_names_have_exactly_the_modules_of_the_snapshot() ->
 
 def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
     lines = (ROOT / "docs/guide/settings.md").read_text().splitlines()
-    shown_as = {"max_size": "`Batching(max_size=", "linger_s": "`Batching(linger_s=", "refill_s": "wait at a full limit"}
+    shown_as = {
+        "max_size": "`Batching(max_size=",
+        "linger_s": "`Batching(linger_s=",
+        "refill_s": "wait at a full limit",
+    }
     for field, begin in shown_as.items():
         row = next(line for line in lines if line.startswith(f"| {begin}"))
         shown = [eval(cell) for cell in row.split("|")[2:5]]
