@@ -6,7 +6,7 @@ The tree::
     ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
     │   └── TooManyBadRows              a map has broken a bound of ``fail_if``;
     ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
-    │   └── MissingField                a document lacks a field of its template, or it is empty;
+    │   └── MissingField                a document lacks a field of its template, or its value;
     ├── LocalError                      this process decided;
     │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_calls``;
     │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
@@ -172,7 +172,7 @@ class ConfigError(BatchClientError, ValueError):
 
 
 class MissingField(ConfigError):
-    """A document has not the field that its template names, or the field is empty."""
+    """A document has not the field that its template names, or the field has no value."""
 
 
 class LocalError(BatchClientError):
