@@ -26,8 +26,9 @@ ADDED_BY_PROMETHEUS = {"job", "instance"}
 
 
 def of_the_docs():
-    """The queries of the page, a line each."""
-    return [line for block in BLOCK.findall(PAGE.read_text()) for line in block.splitlines()]
+    """The queries of the page, a line each; the other lines are comments."""
+    lines = [line for block in BLOCK.findall(PAGE.read_text()) for line in block.splitlines()]
+    return [line for line in lines if not line.startswith("#")]
 
 
 def series():
@@ -70,7 +71,7 @@ def test_the_states_in_queries_are_states():
 
 def test_the_docs_have_the_queries_of_the_table():
     asked = of_the_docs()
-    assert len(asked) >= 10
+    assert asked
     for query in asked:
         assert query in {*OF_PANELS, *OF_ALERTS}, f"{query}: neither a panel nor a rule has this"
 
