@@ -217,87 +217,151 @@ def test_the_deadlines_of_calls_refused_by_a_full_queue_do_not_pile_up():
     assert play.wakes_at == 500.0
 
 
+def late(play, at, *firsts):
+    """At this time callers leave without an answer, and the requests end whose first calls these are."""
+    play.at(at) >> Woke()
+    for first in firsts:
+        play >> failed(first, FailureKind.REFUSED)
+    play.seen.clear()
+
+
 def late_list(play, at, of, names="a b c"):
     """A plain list at this time, whose callers leave two seconds later without an answer."""
     play.at(at)
     requests = calls(names, of, deadline=at + 2.0)
     play.submit(*requests) >> Woke() << [f"send {names}"]
-    play.at(at + 2.0) >> Woke()
-    play >> failed(requests[0], FailureKind.REFUSED)
-    play.seen.clear()
+    late(play, at + 2.0, requests[0])
 
 
-def test_calls_with_deadlines_go_singly_where_a_plain_list_was_too_late_and_a_list_tries_it_again():
-    play, of = Playbook(limit=16), shape(max_output_tokens=1)
-    late_list(play, 0.0, of)
-    d, e = calls("d e", of, deadline=5.0)
-    play.submit(d, e) >> Woke() << ["send d", "send e"]
-    assert [batch.alone for batch in play.sent[1:]] == ["lists miss the calls' deadlines"] * 2
-    play.at(3.0) >> answered(d) << ["resolve d"]
-    play >> answered(e) << ["resolve e"]
-    # Who has no deadline waits for the slowest of a list.
-    f, g = calls("f g", of)
-    play.submit(f, g) >> Woke() << ["send f g"]
-    play.at(11.9)
-    h, i = calls("h i", of, deadline=20.0)
-    play.submit(h, i) >> Woke() << ["send h", "send i"]
-    play.at(12.0)
-    (j, k), (m, n) = calls("j k", of, deadline=20.0), calls("m n", of, deadline=20.0)
-    play.submit(j, k) >> Woke() << ["send j k"]
-    play.submit(m, n) >> Woke() << ["send m", "send n"]
-    play >> answered(j, k) << ["resolve j k"]
-    o, p = calls("o p", of, deadline=20.0)
-    play.submit(o, p) >> Woke() << ["send o p"]
+def compared(play, of, *, at=0.0, deadline=4.0):
+    """After a late list, 2 s later four calls went singly and three as a list."""
+    late_list(play, at, of)
+    d, e, f, g, *others = calls("d e f g h i j", of, deadline=at + deadline)
+    play.submit(d, e, f, g, *others) >> Woke() << ["send d", "send e", "send f", "send g", "send h i j"]
+    return [d, e, f, g], others
+
+
+def singly(play, of, *, at=0.0):
+    """After 4 s lists have missed what singles were in time for."""
+    singles, others = compared(play, of, at=at)
+    play.at(at + 3.0)
+    for each in singles:
+        play >> answered(each)
+    late(play, at + 4.0, others[0])
+
+
+def test_calls_with_deadlines_go_singly_where_lists_miss_what_singles_meet_and_a_list_tries_it_again():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    singly(play, of)
+    play.submit(*calls("k l", of, deadline=20.0)) >> Woke() << ["send k", "send l"]
+    assert [batch.alone for batch in play.sent[-2:]] == ["lists miss the calls' deadlines"] * 2
+    # Who has no deadline waits for the slowest of a list, and other calls were not late.
+    play.submit(*calls("m n", of)) >> Woke() << ["send m n"]
+    play.submit(*calls("o p", shape(max_output_tokens=2), deadline=20.0)) >> Woke() << ["send o p"]
+    play.at(13.9).submit(*calls("q r", of, deadline=20.0)) >> Woke() << ["send q", "send r"]
+    s, t = calls("s t", of, deadline=20.0)
+    play.at(14.0).submit(s, t) >> Woke() << ["send s t"]
+    play.submit(*calls("u v", of, deadline=20.0)) >> Woke() << ["send u", "send v"]
+    play >> answered(s, t) << ["resolve s t"]
+    play.submit(*calls("w x", of, deadline=20.0)) >> Woke() << ["send w x"]
 
 
 def test_the_pause_without_lists_doubles_while_they_are_too_late():
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
-    late_list(play, 0.0, of)
-    late_list(play, 12.0, of, "x y z")
-    play.at(33.9)
-    play.submit(*calls("d e", of, deadline=99.0)) >> Woke() << ["send d", "send e"]
-    play.at(34.0)
-    play.submit(*calls("f g", of, deadline=99.0)) >> Woke() << ["send f g"]
+    singly(play, of)
+    late_list(play, 14.0, of, "x y z")
+    play.at(35.9).submit(*calls("k l", of, deadline=99.0)) >> Woke() << ["send k", "send l"]
+    play.at(36.0).submit(*calls("m n", of, deadline=99.0)) >> Woke() << ["send m n"]
 
 
-def test_a_list_that_deadlines_end_tells_nothing_where_another_was_in_time():
-    play, of = Playbook(limit=6, max_size=3), shape(max_output_tokens=1)
-    late, timely = calls("a b c", of, deadline=2.0), calls("d e f", of, deadline=9.0)
-    play.submit(*late, *timely) >> Woke() << ["send a b c", "send d e f"]
-    play.at(1.0) >> answered(*timely) << ["resolve d e f"]
-    play.at(2.0) >> Woke()
-    play >> failed(late[0], FailureKind.REFUSED)
+@pytest.mark.parametrize("in_time", [0, 2])
+def test_lists_go_on_where_singles_were_no_better(in_time):
+    # The server stood still, or no call had time enough.
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    singles, others = compared(play, of)
+    play.at(3.0)
+    for each in singles[:in_time]:
+        play >> answered(each)
+    late(play, 4.0, *singles[in_time:], others[0])
+    # The next are compared again.
+    k, *others = calls("k l m n o p", of, deadline=9.0)
+    play.submit(k, *others) >> Woke() << ["send k", "send l", "send m", "send n", "send o p"]
+
+
+def test_lists_go_on_where_one_is_in_time_beside_singles():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    singles, others = compared(play, of)
+    play.at(3.0)
+    for each in singles:
+        play >> answered(each)
+    play.at(3.5) >> answered(*others)
     play.seen.clear()
-    g, h = calls("g h", of, deadline=9.0)
-    play.submit(g, h) >> Woke() << ["send g h"]
+    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k l"]
 
 
-def test_a_streamed_list_goes_on_where_deadlines_ended_one():
-    play, of = Playbook(limit=16), shape(max_output_tokens=64)
-    late_list(play, 0.0, of)
-    assert play.sent[0].streamed
-    late_list(play, 2.0, shape(max_output_tokens=1), "x y z")
-    assert not play.sent[1].streamed
-    d, e = calls("d e", of, deadline=9.0)
-    play.submit(d, e) >> Woke() << ["send d e"]
+def test_a_list_that_was_sent_before_the_comparison_tells_nothing():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    x, y = calls("x y", of, deadline=3.5)
+    play.submit(x, y) >> Woke() << ["send x y"]
+    singles, _ = compared(play, of, deadline=9.0)
+    play.at(3.0)
+    for each in singles:
+        play >> answered(each)
+    late(play, 3.5, x)
+    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k l"]
+
+
+def test_lists_come_back_at_once_where_hardly_a_single_is_in_time():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    singly(play, of)
+    a, *others = calls(9, of, deadline=6.0)
+    play.submit(a, *others) >> Woke()
+    play.at(5.0) >> answered(a)
+    play.seen.clear()
+    for other in others[:7]:
+        late(play, 6.0, other)
+    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k", "send l"]
+    late(play, 6.0, others[7])
+    play.submit(*calls("m n", of, deadline=9.0)) >> Woke() << ["send m n"]
+
+
+def test_streamed_lists_go_on_where_deadlines_cut_one_or_plain_ones():
+    play, of = Playbook(limit=64), shape(max_output_tokens=64)
+    late_list(play, 0.0, of, "x y z")
+    r, s = calls("r s", of, deadline=99.0)
+    play.at(2.0).submit(r, s) >> Woke() << ["send r s"]
+    assert play.last.streamed
+    # Streams are refused, and tried again after 300 s.
+    play >> failed(r, FailureKind.STREAM_REFUSED)
+    play >> answered(r, s)
+    singly(play, of, at=297.0)
+    play.submit(*calls("k l", of, deadline=999.0)) >> Woke() << ["send k", "send l"]
+    m, n = calls("m n", of, deadline=999.0)
+    play.at(302.0).submit(m, n) >> Woke() << ["send m n"]
+    assert play.last.streamed
+    play >> answered(m, n) << ["resolve m n"]
+    play.submit(*calls("o p", of, deadline=999.0)) >> Woke() << ["send o p"]
 
 
 def test_a_trial_that_is_late_for_one_and_answered_for_others_is_followed_by_another():
-    play, of = Playbook(limit=16), shape(max_output_tokens=1)
-    late_list(play, 0.0, of)
-    play.at(12.0)
-    (d,), (e, f) = calls("d", of, deadline=12.5), calls("e f", of, deadline=90.0)
-    play.submit(d, e, f) >> Woke() << ["send d e f"]
-    play.at(12.5) >> Woke() << [f"reject d: {TOO_LATE}"]
-    play.at(13.0) >> answered(d, e, f) << ["resolve e f"]
-    play.submit(*calls("g h", of, deadline=90.0)) >> Woke() << ["send g h"]
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    singly(play, of)
+    play.at(14.0)
+    (k,), (m, n) = calls("k", of, deadline=14.5), calls("m n", of, deadline=90.0)
+    play.submit(k, m, n) >> Woke() << ["send k m n"]
+    play.at(14.5) >> Woke() << [f"reject k: {TOO_LATE}"]
+    play.at(15.0) >> answered(k, m, n) << ["resolve m n"]
+    play.submit(*calls("o p", of, deadline=90.0)) >> Woke() << ["send o p"]
 
 
-def test_a_list_that_fails_while_callers_wait_was_not_ended_by_deadlines():
+def test_a_list_that_ends_while_callers_have_time_was_not_cut_by_deadlines():
     play, of = Playbook(limit=16), shape(max_output_tokens=1)
     (a,), (b, c) = calls("a", of, deadline=0.5), calls("b c", of, deadline=90.0)
     play.submit(a, b, c) >> Woke() << ["send a b c"]
     play.at(0.5) >> Woke() << [f"reject a: {TOO_LATE}"]
-    play.at(1.0) >> failed(b, FailureKind.REFUSED)
+    # A task group cancels the others.
+    play >> Cancelled(b)
+    play >> Cancelled(c)
+    play >> failed(a, FailureKind.REFUSED)
     play.seen.clear()
     play.submit(*calls("g h", of, deadline=90.0)) >> Woke() << ["send g h"]

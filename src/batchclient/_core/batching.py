@@ -90,7 +90,7 @@ class BatchingRule:
                 return left
             room = left
         terms = self.terms(group.shape, endpoint, now)
-        if not terms.abilities.timely_lists.is_closed and self._would_be_late(terms, oldest, endpoint, now):
+        if endpoint.abilities.late_lists and self._would_be_late(terms, oldest, endpoint, now):
             terms = terms._replace(alone="lists miss the calls' deadlines")
         weight = group.shape.weight
         free = room // weight
@@ -127,7 +127,7 @@ class BatchingRule:
         if oldest.deadline is None and oldest.timeout_s is None:
             return False
         plain = not self.wants_stream(terms, oldest.shape, 2, endpoint, now)
-        return terms.alone is None and plain and not terms.abilities.timely_lists.allows(now)
+        return terms.alone is None and plain and endpoint.abilities.late_lists.sends_singly(oldest.shape, now)
 
     def _longest_list(self, terms: Terms, group: Group, endpoint: Endpoint, now: float) -> int:
         if terms.alone is not None:

@@ -375,6 +375,8 @@ class Granting:
         expected = shape.weight * self._lengths.expected(shape)
         batch.tokens_at_risk = prompt_tokens + size * expected
         abilities.sent(batch)
+        if endpoint.abilities.late_lists:
+            endpoint.abilities.late_lists.sent(batch)
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self._tokens, requests))
         if self._fleet.is_priced and endpoint.offer.is_priced:

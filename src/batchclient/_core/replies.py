@@ -147,6 +147,8 @@ class Replies:
         abilities = endpoint.abilities
         if abilities.models.refused:
             abilities.models.answered(batch)
+        if abilities.late_lists:
+            abilities.late_lists.answered(batch)
         abilities.of(batch.shape.kind).answered(batch, endpoint.open.values(), now, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
@@ -201,8 +203,10 @@ class Replies:
             endpoint.service.learn(batch.shape.answer_key, now - batch.sent_at, now)
         if batch.expired:
             self._lengths.times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
-            if not alive:
-                endpoint.abilities.of(batch.shape.kind).cut_by_deadlines(batch, now)
+            if all(request.deadline is not None and request.deadline <= now for request in left):
+                endpoint.abilities.late_lists.cut(batch, now)
+        if endpoint.abilities.late_lists:
+            endpoint.abilities.late_lists.end(batch)
         if not batch.streamed and failure.silent:
             endpoint.abilities.of(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)

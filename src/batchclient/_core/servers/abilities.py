@@ -13,10 +13,6 @@ Rules:
 - A shape is refused by a dialect without a form for it, or with 405 or 501. Its calls go to another
   endpoint in use which has not refused the shape, and are not tried here again for 30 s. Without
   such an endpoint only the refused call fails: another endpoint may be there for the next call.
-- A plain list is answered as a whole, so its calls wait for the slowest. For example 24 calls with
-  two seconds each, on a server of 16 places and 1.3 s an answer: singly 16 are in time, as a list
-  none. Where deadlines end such a list, calls with deadlines go singly for 10 s, then one list
-  tries it again (twice the pause each time, up to five minutes).
 - Lists wait for the server's word on which server it is. They wait five turns of 0.05 s. An event
   loop that stands still takes one turn, however long it does, because the answer that came
   meanwhile is read in the next.
@@ -26,13 +22,13 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.proof import Proof
 from batchclient._core.requests import Batch, Shape
 from batchclient._core.servers.breaker import Breaker
+from batchclient._core.servers.late_lists import LateLists
 from batchclient._core.servers.models import Models
 from batchclient._core.settings import SchedulerSettings
 
@@ -52,8 +48,6 @@ _HELD_TURNS = 5
 _TURN_S = 0.05
 _SHAPE_PAUSE_S = 30.0
 _MOST_SHAPES = 1024
-_LATE_PAUSE_S, _LONGEST_LATE_PAUSE_S = 10.0, 300.0
-"""A server that stood still for a moment cuts lists, too, so the first trial comes soon."""
 
 
 class KindAbilities:
@@ -76,10 +70,6 @@ class KindAbilities:
         """Streams and their added fields, left out for failures without a stated refusal."""
         self.plain_form = Breaker()
         """The fields added to plain lists."""
-        self.timely_lists = Breaker(_LATE_PAUSE_S, _LONGEST_LATE_PAUSE_S)
-        """Plain lists of calls with deadlines: no member has its answer before the slowest."""
-        self._timely_at = -math.inf
-        """When the latest of them was answered in time."""
         self.stream_doubted = False
         """Whether a stream of several sequences ended early, since the last one answered."""
         self.lists_failed = 0
@@ -185,8 +175,6 @@ class KindAbilities:
             used.append(self.packing)
         if not batch.bare and (batch.streamed or listed):
             used.append(self.form(streamed=batch.streamed))
-        if listed and not batch.streamed and batch.requests[0].deadline is not None and not batch.expired:
-            used.append(self.timely_lists)
         return used
 
     def sent(self, batch: Batch) -> None:
@@ -198,16 +186,7 @@ class KindAbilities:
         """Note a failed batch; return whether lists, and its form, were on trial in the batch."""
         self.packing.end(batch.id)
         self.streaming.end(batch.id)
-        self.timely_lists.end(batch.id)
         return self.lists.end(batch.id), self.form(streamed=batch.streamed).end(batch.id)
-
-    def cut_by_deadlines(self, batch: Batch, now: float) -> None:
-        """Note a batch that ended with its callers' deadlines.
-
-        A plain list tells nothing if another one was answered in time since this one was sent.
-        """
-        if len(batch.requests) > 1 and not batch.streamed and self._timely_at < batch.sent_at:
-            self.timely_lists.refuse(now)
 
     def form_failed(self, batch: Batch, now: float, *, tried: bool) -> bool:
         """Note a failure without a culprit; return whether the batch's form is now left out.
@@ -230,13 +209,8 @@ class KindAbilities:
             lone_member: of a failed list, to see whether the server lives.
         """
         size = len(batch.requests)
-        if not self.timely_lists.is_closed:
-            # A trial that is late for one of its callers, and answered for others, tells nothing.
-            self.timely_lists.end(batch.id)
         for breaker in self._used_by(batch):
             breaker.take()
-            if breaker is self.timely_lists:
-                self._timely_at = now
         if self._lists_refused and size == 1:
             self._judge_refused_lists(batch.sent_at, under_way, now)
         if size > 1:
@@ -275,6 +249,7 @@ class Abilities:
         """The list under way that proves, or disproves, that lists are served at once."""
         self.shapes: dict[bytes, Breaker] = {}
         """Refused shapes, by ``answer_key``; empty as a rule."""
+        self.late_lists = LateLists()
         self._by_kind: dict[Kind, KindAbilities] = {}
         self._known_caps = settings.known_caps
         self._event_per_token: bool | None = None
@@ -315,6 +290,7 @@ class Abilities:
     def restart(self) -> None:
         """Forget what another start of the server may change."""
         self._event_per_token = None
+        self.late_lists.clear()
         for abilities in self._by_kind.values():
             abilities.restart()
 
