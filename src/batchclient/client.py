@@ -1115,8 +1115,8 @@ class BatchClient(_Calls):
         A server is asked for its own pages, as when the client finds out which one it is, with the
         same short bound: 2 s for each. One that hangs takes 4 to 6 s, since two are asked for; one
         that refuses takes no time. One that does not answer is in the list with what was known of
-        it, and ``answered`` is False: the readiness of a service is ``all(each.answered for each in
-        await client.servers())``.
+        it, and ``answered`` is False. A service is ready if ``any(each.answered is not False for
+        each in await client.servers())``: it is None for a server that is not to be asked.
 
         Raises:
             ClientClosed: the client is closed.

@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 import re
+import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from tests.fakes.pages import serving
@@ -119,6 +121,20 @@ def test_somebody_is_asked_whether_to_go_on(cli, ask, asked, out, monkeypatch):
         "the job ends by its bound, not the pilot's"
     )
     assert len(asked.prompts) == ROWS
+
+
+def test_the_time_in_which_somebody_is_asked_costs_nothing(ask, monkeypatch):
+    asked_s = 0
+
+    async def asks():
+        nonlocal asked_s
+        asked_s = 3600
+        return True
+
+    monkeypatch.setattr(_job, "asks", asks)
+    monkeypatch.setattr(_job, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + asked_s))
+    status, lines = ask("--pilot", 30, "--gpu-price", 3600)
+    assert status == 0 and float(re.search(r"cost: ([\d.]+)$", lines[5])[1]) < 600
 
 
 def test_rows_that_a_pilot_has_read_are_counted_and_no_estimate(ask, out, tmp_path, monkeypatch):

@@ -110,8 +110,19 @@ def test_a_list_costs_what_is_left_at_most_however_unlike_its_prompts_are():
     play = Playbook(limit=[8], offers=[DEAR], max_size=8)
     (short,), long = calls("a", mine, tokens=6), calls("b c d e", mine, tokens=36)
     # The short one costs 10e-6, each of the others 40e-6.
-    play.submit(short, *long) >> Woke()
-    assert budget.under_way == 2 + 1 and budget.spent == pytest.approx(90e-6)
+    play.submit(short, *long) >> Woke() << ["send a b c"]
+    assert budget.spent == pytest.approx(90e-6)
+    # The rest waits in its order, and goes once answers have cost less.
+    play.at(1.0) >> answered(short, *long[:2]) << ["resolve a b c", "send d e"]
+    assert budget.under_way == 2 and play.queued == 0
+
+
+def test_one_dear_call_makes_no_list_short_that_can_be_paid_for():
+    budget = Budget(105e-6)
+    mine = shape(counted=True, max_output_tokens=1, budget=budget)
+    play = Playbook(limit=[8], offers=[DEAR], max_size=8)
+    play.submit(*calls(6, mine, tokens=6), *calls("dear", mine, tokens=36)) >> Woke()
+    play << ["send c0 c1 c2 c3 c4 c5 dear"]
 
 
 def test_a_prompt_that_nobody_has_counted_may_have_a_token_for_each_byte():

@@ -33,7 +33,7 @@ def test_servers_tells_what_each_is_and_how_busy_and_of_one_that_is_away_what_is
         with SyncBatchClient([f"{server.base_url}?key=secret", "http://127.0.0.1:9/v1"]) as client:
             one, other = client.servers()
     assert one == ServerInfo(server.base_url, "vllm", "0.32.0", ("m",), 32768, None, NO_LOAD, answered=True)
-    assert other == ServerInfo("http://127.0.0.1:9/v1")
+    assert other == ServerInfo("http://127.0.0.1:9/v1", answered=False)
 
 
 def test_servers_tells_what_a_server_is_now_and_not_what_it_was():

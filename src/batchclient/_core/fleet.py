@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from batchclient._core.adjustments import Adjustments
@@ -48,7 +48,6 @@ from batchclient._core.messages import (
     ServerKnown,
     Shape,
 )
-from batchclient._core.requests import UNBOUNDED
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.health import HealthState
 from batchclient._core.servers.life import STILL
@@ -119,15 +118,20 @@ class Fleet:
 
     def serves(self, endpoint: Endpoint, call: Request) -> bool:
         """Whether an endpoint is for calls like this one: by its model, and by what their job can pay."""
-        return endpoint.serves(call.shape) and self.affordable(endpoint, call) > 0
+        return endpoint.serves(call.shape) and self.affordable(endpoint, [call]) > 0
 
-    def affordable(self, endpoint: Endpoint, call: Request) -> int:
-        """How many calls like this one their job can pay for at an endpoint."""
-        shape, offer = call.shape, endpoint.offer
+    def affordable(self, endpoint: Endpoint, calls: Sequence[Request]) -> int:
+        """How many of these calls, the first ones, their job can pay for at an endpoint."""
+        shape, offer = calls[0].shape, endpoint.offer
         if shape.budget is None or not offer.is_priced:
-            return UNBOUNDED
-        most = self._lengths.guess(call) if shape.max_output_tokens is None else shape.max_output_tokens
-        return shape.budget.room(offer.cost(call.most_prompt_tokens, shape.weight * most))
+            return len(calls)
+        cost = 0.0
+        for count, call in enumerate(calls):
+            most = self._lengths.guess(call) if shape.max_output_tokens is None else shape.max_output_tokens
+            cost += offer.cost(call.most_prompt_tokens, shape.weight * most)
+            if cost > shape.budget.left:
+                return count
+        return len(calls)
 
     @property
     def total_limit(self) -> int:

@@ -249,12 +249,6 @@ class Granting:
             if not size:
                 # No younger, cheaper call goes before it.
                 return Wait(RATE, until, blocks=True)
-        if group.shape.budget is not None and endpoint.offer.is_priced:
-            size = min(size, self._fleet.affordable(endpoint, oldest))
-            if size > 1:
-                # Any of the group's calls may come with the oldest.
-                dearest = max(group, key=lambda each: each.most_prompt_tokens)
-                size = min(size, max(1, self._fleet.affordable(endpoint, dearest)))
         has_time = oldest.deadline is None or oldest.deadline > now + _WORD_S
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT or (len(self._fleet.serving) > 1 and has_time):
             # It goes once the server has said which it is: another may take what it cannot answer.
@@ -270,6 +264,15 @@ class Granting:
         are_timed = self._deadlines.is_used
         newest = are_timed and self._is_too_old(oldest, now)
         requests = self._queue.take(group, size, self._settings.length_reach, now, newest=newest)
+        if len(requests) > 1 and group.shape.budget is not None:
+            paid = self._fleet.affordable(endpoint, requests)
+            if not paid:
+                # The oldest can be paid for, the first need not.
+                requests.sort(key=lambda each: each.most_prompt_tokens)
+                paid = max(1, self._fleet.affordable(endpoint, requests))
+            if paid < len(requests):
+                self._queue.take_back(group, requests[paid:])
+                requests = requests[:paid]
         if are_timed:
             requests, late = self._sort_out(requests, now)
             hopeless += late

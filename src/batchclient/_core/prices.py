@@ -149,7 +149,7 @@ class Prices:
             return None
         if not self._is_within(endpoint, group, oldest, now):
             return Wait("for a cheaper server")
-        if self._fleet.affordable(endpoint, oldest):
+        if self._fleet.affordable(endpoint, [oldest]):
             return None
         self._unpaid[group] = None
         return Wait("for a cheaper server: max_cost is spent")
@@ -280,7 +280,7 @@ class Prices:
         for service in services[1:]:
             wait_s = service.wait_s(weight)
             its_risk = self._risk(request, service, left_s, wait_s)
-            if risk - its_risk >= max(worth, its_risk) and self._fleet.affordable(service.tier.endpoints[0], request):
+            if risk - its_risk >= max(worth, its_risk) and self._fleet.affordable(service.tier.endpoints[0], [request]):
                 latest_s = min(latest_s, left_s - wait_s - (service.long_s if is_timed else 0.0))
                 if not is_lost and latest_s > self._look_at - now:
                     return None, latest_s

@@ -21,13 +21,9 @@ from batchclient._core.lane import Account, Lane
 from batchclient._core.settings import BatchingNumbers
 
 __all__ = [
-    "NO_REFUSAL", "UNBOUNDED", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request",
+    "NO_REFUSAL", "Batch", "Budget", "Endured", "Isolation", "Learnt", "Refusal", "Request",
     "RequestState", "Shape", "WireNotes",
 ]  # fmt: skip
-
-
-UNBOUNDED = 1 << 30
-"""More calls than there are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,11 +50,10 @@ class Budget:
         self.spent += cost - calls * charged
         self.under_way -= calls
 
-    def room(self, cost: float) -> int:
-        """How many more calls of this cost may go to such a server."""
-        left = self.most - self.spent
-        # A tiny price may divide to more than a float holds.
-        return UNBOUNDED if cost <= 0 else max(0, int(min(left / cost, UNBOUNDED)))
+    @property
+    def left(self) -> float:
+        """What more calls may cost."""
+        return self.most - self.spent
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -225,7 +225,7 @@ class Runner:
 
     async def look_at_servers(self, model: str | None) -> list[ServerInfo]:
         """Ask every server that may be asked what it is and how busy it is; ``model``: the client's."""
-        found: dict[int, tuple[ServerFacts | None, ServerLoad | None, bool]] = {}
+        found: dict[int, tuple[ServerFacts | None, ServerLoad | None, bool | None]] = {}
 
         async def look_at(number: int) -> None:
             found[number] = await self.servers[number].watcher.look()

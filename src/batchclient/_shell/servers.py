@@ -49,8 +49,8 @@ class ServerInfo:
             one.
         slots: sequences that it takes or runs at once.
         load: how busy it is, as its metrics page says just now.
-        answered: whether it answered a question just now. False: it refused, was silent, loads its
-            model, or was not asked; the rest is then what was known of it before.
+        answered: whether it answered a question just now. False: it refused, was silent, or loads
+            its model; the rest is then what was known of it before.
 
     ``None`` stands for what is not known: the server does not tell it, cannot be reached, or is not
     to be asked (``probe=False``; a ``dialect``, an HTTP client or a transport given).
@@ -63,10 +63,10 @@ class ServerInfo:
     max_model_len: int | None = None
     slots: int | None = None
     load: ServerLoad | None = None
-    answered: bool = False
+    answered: bool | None = None
 
 
-def info_of(url: str, seen: tuple[ServerFacts | None, ServerLoad | None, bool], model: str | None) -> ServerInfo:
+def info_of(url: str, seen: tuple[ServerFacts | None, ServerLoad | None, bool | None], model: str | None) -> ServerInfo:
     """Return what is known of a server.
 
     Args:

@@ -154,8 +154,13 @@ class Watcher:
             self._known = Fingerprint()
         return found.facts(), found.heard and is_there
 
-    async def look(self) -> tuple[ServerFacts | None, ServerLoad | None, bool]:
-        """Ask now which server it is and how busy it is; return both, and whether it answered either."""
+    async def look(self) -> tuple[ServerFacts | None, ServerLoad | None, bool | None]:
+        """Ask now which server it is and how busy it is; return both, and whether it answered either.
+
+        ``None``: it is not to be asked.
+        """
+        if not self._transports:
+            return None, None, None
         facts, answered = await self.find_out(anew=True)
         load, trouble = await self._look_at_load()
         # That there is no metrics page is an answer, too, where it is all that was asked.

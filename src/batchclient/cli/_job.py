@@ -136,10 +136,16 @@ class Job:
         self._tick_s = tick_s
         self._started_at = 0.0
         self._worked_since: float | None = None
-        self._idle_at = time.monotonic()
+        self._asked_s = 0.0
+        """How long somebody has been asked, while nothing was sent."""
+        self._idle_at = self._now()
         self._task: asyncio.Task[None] | None = None
         self._may_cancel = False
         self._watch_error: Exception | None = None
+
+    def _now(self) -> float:
+        """Seconds of a clock that stood while somebody was asked."""
+        return time.monotonic() - self._asked_s
 
     def __repr__(self) -> str:
         return f"<Job: {self.kinds.rows} rows, {self.kinds.failed} failed>"
@@ -229,7 +235,7 @@ class Job:
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
-                    self._started_at = time.monotonic()
+                    self._started_at = self._now()
                     try:
                         if self.pilot is None or await self._goes_on(self.pilot):
                             with self._progress.running():
@@ -239,7 +245,7 @@ class Job:
                             await self._leave()
                     finally:
                         self._task = None
-                        self.seconds = self.seconds or time.monotonic() - self._started_at
+                        self.seconds = self.seconds or self._now() - self._started_at
             finally:
                 self._output.close(keeps_rows=self.has_answers)
 
@@ -269,9 +275,7 @@ class Job:
         if not self._options.quiet:
             asked_at, asking = time.monotonic(), asyncio.ensure_future(asks())
             answer = await self._unless_stopped(lambda: asking) and asking.result()
-            asked_s = time.monotonic() - asked_at
-            self._started_at += asked_s
-            self._worked_since = self._worked_since and self._worked_since + asked_s
+            self._asked_s += time.monotonic() - asked_at
         if answer is False:
             self.giving_up.decline()
         elif answer is None and (broken := pilot.broken) is not None:
@@ -311,7 +315,7 @@ class Job:
         await self._end(is_complete=is_complete)
         if self._watch_error is not None:
             raise self._watch_error
-        self.seconds = time.monotonic() - self._started_at
+        self.seconds = self._now() - self._started_at
         if self.audit is not None and is_complete and self.output_error is None:
             is_audited = await self._unless_stopped(self.audit.run)
             if is_audited and self._kept is not None:
@@ -448,7 +452,7 @@ class Job:
             self._stop()
 
     def _show(self, statistics: Statistics) -> None:
-        now, is_there = time.monotonic(), any(each.state != "awaited" for each in statistics.endpoints)
+        now, is_there = self._now(), any(each.state != "awaited" for each in statistics.endpoints)
         if not (is_there and (statistics.batches or statistics.in_flight)):
             self._worked_since, self._idle_at = None, now
         elif self._worked_since is None:

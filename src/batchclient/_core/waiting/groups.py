@@ -165,6 +165,19 @@ class Group:
         self._sweep()
         return taken
 
+    def take_back(self, requests: Sequence[Request]) -> None:
+        """Take back requests that were taken, before the others."""
+        # What an index took may stand there still.
+        self._arrivals = deque(self)
+        self._arrivals.extendleft(reversed(requests))
+        self.size += len(requests)
+        for request in requests:
+            request.group = self
+            if self.index is not None:
+                self.index.add(request)
+        if self.index is None and not self.whole and any(request.bucket != self.bucket for request in requests):
+            self.sort_by(Buckets())
+
     def __iter__(self) -> Iterator[Request]:
         """The requests, oldest first."""
         return (request for request in self._arrivals if request.group is self)

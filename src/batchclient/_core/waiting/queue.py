@@ -208,6 +208,13 @@ class Queue:
         self.size -= len(requests)
         return requests
 
+    def take_back(self, group: Group, requests: Sequence[Request]) -> None:
+        """Take back calls that were taken from a group."""
+        group.take_back(requests)
+        assert group.lane is not None
+        group.lane.size += len(requests)
+        self.size += len(requests)
+
     def has_any(self, most: int) -> bool:
         """Whether a call of at most so many sequences waits in the order."""
         return any(group.size and group.shape.weight <= most for group in self._groups(*self.lanes.ready))
