@@ -36,6 +36,8 @@ from batchclient import BatchClient
 
 LINES = RESULTS / "on_gpu.jsonl"
 TURNS = 2
+_BAD_RUN = 1.05
+"""Times the engine's rate: what a server around it cannot reach."""
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er", "il", "on", "us")]
 
 
@@ -271,9 +273,13 @@ def gathered(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """The default client, the best of openai's by calls/s, and the engine where it had as many calls."""
+    """The default client, the best of openai's by calls/s, and the engine where it had as many calls.
+
+    An engine that was slower than the server around it had a bad run: no ratio to it is shown.
+    """
     rows = []
     for server, own in data["servers"].items():
+        commit = own["facts"][-1]["commit"]
         for job, arms in own["jobs"].items():
             rivals = [arm for arm in arms if arm.startswith(RIVAL)]
             if DEFAULT not in arms or not rivals:
@@ -282,28 +288,34 @@ def markdown(data: dict[str, Any]) -> str:
             theirs = max(rivals, key=rates.__getitem__)
             calls = arms[DEFAULT][0]["calls"]
             engine_per_s = rates[ENGINE] if ENGINE in arms and arms[ENGINE][0]["calls"] == calls else None
+            engine = "" if engine_per_s is None else f"{engine_per_s:,.0f}"
+            if engine_per_s is not None and rates[DEFAULT] <= _BAD_RUN * engine_per_s:
+                engine += f", {rates[DEFAULT] / engine_per_s:.2f} ×"
             cpu_us = [median([run["client_cpu_us"] for run in arms[arm]]) for arm in (DEFAULT, theirs)]
             rows.append(
                 [
                     re.sub(r".* (\d+(?:\.\d+)?) billion.*", r"\1 B", server),
                     f"{calls:,} {job}",
-                    f"{rates[DEFAULT]:,.0f}",
+                    f"{rates[DEFAULT]:,.0f} ({arms[DEFAULT][-1]['limit'][0]})",
                     f"{rates[theirs]:,.0f} ({theirs.removeprefix(RIVAL).removeprefix(', ')})",
                     f"{rates[DEFAULT] / rates[theirs]:.2f} ×",
-                    f"{engine_per_s:,.0f}, {rates[DEFAULT] / engine_per_s:.2f} ×" if engine_per_s else "",
+                    engine,
                     ", ".join(f"{each:,.0f}" for each in cpu_us),
+                    f"{len(arms[DEFAULT])}, {commit}",
                 ]
             )
     header = (
         "model",
         "job",
-        "calls/s, default client",
+        "calls/s, default client (its limit at the end)",
         "`AsyncOpenAI` at its best (in flight)",
         "ratio",
         "`LLM.generate`, and our ratio to it",
         "client CPU µs/call: ours, theirs",
+        "runs, commit",
     )
-    return f"{table(header, rows)}\n\n{provenance(data['machine'])}"
+    machines = [facts for own in data["servers"].values() for facts in own["facts"]]
+    return f"{table(header, rows)}\n\n{provenance(*machines)}"
 
 
 def write_page(options: argparse.Namespace) -> None:

@@ -436,8 +436,10 @@ def test_each_figure_of_the_readme_is_in_its_cell_of_the_results() -> None:
             for name, arms in server["jobs"].items()
             if f" of {model[:-2]} billion " in served and row[1] == f"{calls.partition(' ')[0]} {name}"
         ]
-        theirs, engine = row[3].partition(" ")[0], row[5].partition(", ")[2] or "not measured"
-        assert cells == [row[2], theirs, engine, str(runs), commit], job
+        own, theirs = (row[column].partition(" ")[0] for column in (2, 3))
+        engine = row[5].partition(", ")[2] or "not measured"
+        assert cells == [own, theirs, engine, str(runs), commit], job
+        assert row[7] == f"{runs}, {commit}"
         assert bool(loses) == (row[4] < "1"), job
 
 
