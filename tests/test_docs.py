@@ -609,7 +609,7 @@ def test_the_failure_that_it_shows_is_one(pytester):
                 httpx.post(mock_llm.base_url + "/completions", json={{"prompt": prompt, "max_tokens": tokens}})
             with pytest.raises(AssertionError) as caught:
                 mock_llm.assert_called_with("Classify: x", max_tokens=8)
-            assert str(caught.value) == {shown.rstrip()!r}
+            assert str(caught.value).startswith({shown.rstrip()!r})
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").assert_outcomes(passed=1)
