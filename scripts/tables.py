@@ -45,9 +45,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def events() -> str:
-    """A table for each level, the gravest first."""
+    """A table for each level from INFO on, the gravest first; the page tells those of DEBUG in a sentence."""
     drawn = []
-    for level in sorted({each.level for each in EVENTS.values()}, reverse=True):
+    for level in sorted({each.level for each in EVENTS.values() if each.level > logging.DEBUG}, reverse=True):
         rows = [
             (f"`{each.name}`", listed((*each.fields, *["left_out"] * each.repeats)), each.says)
             for each in EVENTS.values()
@@ -58,10 +58,12 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """A table for each type."""
+    """A table for each type, of those that stand beside no field of the statistics."""
+    beside = (DOCS / "reference/numbers.md").read_text().partition("\n## Metrics\n")[0]
     drawn = []
     for kind in dict.fromkeys(each.kind for each in METRICS):
-        rows = [(f"`{each.full_name}{labels_of(each)}`", each.help) for each in METRICS if each.kind == kind]
+        names = {f"`{each.full_name}{labels_of(each)}`": each.help for each in METRICS if each.kind == kind}
+        rows = [(name, text) for name, text in names.items() if name not in beside]
         drawn.append(table((kind, "meaning"), rows))
     return "\n".join(drawn)
 

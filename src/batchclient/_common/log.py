@@ -60,7 +60,7 @@ _ALL = (
     Event("models_at_once", _WARNING, ("endpoint", "reason"), "it does not, or no longer"),
     Event(
         "open_files_bound", _WARNING, ("limit", "wanted", "open_files"),
-        "open files cap the limit; `INFO` where they leave 256 or more, and you gave no number",
+        "the bound on open files lowers the limit; at `INFO` if 256 or more are left, and you gave no number",
     ),
     Event("max_size_failed", _WARNING, (), "your `Batching(max_size=…)` failed, or gave no number; said once"),
     Event("httptools_missing", _WARNING, (), "httptools cannot be imported: requests go over httpx; said once"),
