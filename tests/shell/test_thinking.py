@@ -1,6 +1,7 @@
 """``thinking_tokens``: the field of each server, the way without one, and what is told of a server that ignores both."""
 
 import json
+from functools import partial
 
 import anyio
 import pytest
@@ -621,15 +622,21 @@ async def test_a_server_that_answers_and_stays_unknown_is_sent_nothing():
 
 
 async def test_a_hanging_server_delays_no_call_that_another_can_take():
-    server = Thinker(flag=True, parser=True)
+    class Slow(Thinker):
+        async def send(self, request, timeouts):
+            await anyio.sleep(1)
+            return await super().send(request, timeouts)
+
+    server = Slow(flag=True, parser=True)
     for urls in (["http://a/v1", "http://b/v1"], ["http://b/v1", "http://a/v1"]):
         pages = {"http://a/v1": VLLM, "http://b/v1": {"/models": "hangs"}}
-        async with at(lambda url, pages=pages: Pages(pages[url]), server, urls) as client:
+        async with at(lambda url, pages=pages: Pages(pages[url]), server, urls, limit=1) as client:
             began = anyio.current_time()
             async with anyio.create_task_group() as group:
-                group.start_soon(client.complete, "a plain call, where it may hang")
-                answer = await client.chat(user(), max_tokens=5, thinking_tokens=20)
-            assert answer.text == " The answer is 42." and anyio.current_time() - began < 5
+                # One is at the server that answers, the other finds that its server hangs.
+                group.start_soon(partial(client.chat, user(), max_tokens=5, thinking_tokens=20))
+                answer = await client.chat(user("And?"), max_tokens=5, thinking_tokens=20)
+            assert answer.text == " The answer is 42." and anyio.current_time() - began < 9
 
 
 async def test_what_waits_for_a_servers_name_is_counted_and_can_be_aborted():
