@@ -33,4 +33,5 @@ def test_the_block_of_the_guide_runs(tmp_path):
             file.write_text(block.replace("http://localhost:8000/v1", server.base_url))
             done = run(str(file))
             assert done.returncode == 0, done.stderr
+            assert "'finish_reason': 'length'" in done.stdout and "'error': None" in done.stdout
         assert server.prompts >= 1000
