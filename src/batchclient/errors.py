@@ -81,7 +81,7 @@ class BatchClientError(Exception):
     """Base of every error of this library.
 
     Attributes:
-        attempt: how many requests that contained the call had been sent (0: none).
+        attempt: how many attempts the call had had (0: none), with refused connections.
         retryable: whether the same call may succeed later, unchanged.
         status: the HTTP status, if the server gave a status.
         retry_after_s: the server's wish, seconds, if the server gave a wish.
