@@ -3,8 +3,10 @@
 import asyncio
 import contextvars
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -415,6 +417,37 @@ def test_a_thread_that_is_interrupted_before_it_told_the_loop_leaves_nobody_wait
         for number in range(3):
             calls.start(number, bridge.call, double, number)
         assert calls.join() == {0: 0, 1: 2, 2: 4}
+
+
+def test_wherever_a_thread_is_held_up_no_call_waits_for_ever():
+    with make_bridge() as bridge:
+        bridge.call(double, 1)
+        for line in itertools.count():
+            is_held, go_on, lines, calls = threading.Event(), threading.Event(), itertools.count(), Calls()
+
+            def hold(frame, event, arg, line=line, is_held=is_held, go_on=go_on, lines=lines):
+                if frame.f_code.co_filename != bridge_module.__file__:
+                    return None
+                if event == "line" and next(lines) == line:
+                    is_held.set()
+                    go_on.wait()
+                return hold
+
+            def held_up(hold=hold):
+                sys.settrace(hold)
+                return bridge.call(double, 2)
+
+            calls.start("held up", held_up)
+            wait_until(lambda is_held=is_held, calls=calls: is_held.is_set() or calls.outcomes)
+            if not is_held.is_set():
+                break
+            # It takes what is queued, too.
+            assert bridge.call_now(double, 3) == 6
+            go_on.set()
+            wait_until(lambda calls=calls: calls.outcomes == {"held up": 4})
+            calls.start("next", bridge.call, double, 4)
+            wait_until(lambda calls=calls: calls.outcomes.get("next") == 8)
+        assert line > 10
 
 
 # The end -------------------------------------------------------------------------------------------------------------

@@ -309,9 +309,8 @@ class _LoopThread:
 
     def _on_first(self) -> None:
         """Take notice of the first call in an empty queue."""
-        if not self._queue:
-            return
-        if self._was_alone and not self._tasks:
+        if not self._queue or (self._was_alone and not self._tasks):
+            # An empty one: another call's drain took this one before its thread told of it.
             self._drain()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._gather_s, self._drain)
