@@ -10,6 +10,7 @@ Rules:
 import inspect
 import json
 import re
+import sys
 import tomllib
 import warnings
 from collections import defaultdict
@@ -18,6 +19,7 @@ from pathlib import Path
 from sphinx.deprecation import RemovedInSphinx10Warning
 
 import batchclient
+import batchclient.testing
 
 DOCS = Path(__file__).parent
 PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
@@ -29,6 +31,13 @@ REDIRECT = """<!doctype html><meta charset="utf-8"><title>Moved</title><link rel
 <script>location.replace({sections}[location.hash] ?? {page_json} + location.hash)</script>
 <a href="{page}">The page was moved.</a>
 """
+TO_A_NAME = """<script>
+const pages = PAGES, parts = location.hash.slice(1).replace(/^module-/, "").split(".");
+while (parts.length && !pages[parts.join(".")]) parts.pop();
+if (parts.length) location.replace(pages[parts.join(".")] + location.hash);
+</script>
+"""
+MEMBERS = {"attribute", "method", "property"}
 
 project, author, copyright = "batchclient", PROJECT["authors"][0]["name"], PROJECT["authors"][0]["name"]
 version = release = PROJECT["version"]
@@ -41,8 +50,11 @@ html_static_path = ["images", "reports"]
 myst_heading_anchors = 4
 napoleon_custom_sections = [("Cancellation", "params_style"), ("Wire", "params_style")]
 add_module_names = False
-OTHERS = "Exception dict list tuple str AsyncOpenAI OpenAI _UnixSelectorEventLoop AsyncBaseTransport BaseTransport"
-"""Classes whose members are not shown as those of our classes."""
+OTHERS = (
+    "BatchClientError Exception BaseException dict list tuple str AsyncOpenAI OpenAI _UnixSelectorEventLoop "
+    "AsyncBaseTransport BaseTransport"
+)
+"""Classes whose members are not shown as those of the classes that inherit them."""
 autodoc_default_options = {"members": True, "inherited-members": OTHERS.replace(" ", ",")}
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
@@ -52,8 +64,8 @@ suppress_warnings = [
 ]
 warnings.simplefilter("ignore", RemovedInSphinx10Warning)  # of sphinx_autodoc_typehints
 
-TOLD: dict[int, str] = {}
-"""By id of a class or function: the first module of the page that has it."""
+FIRST = ("batchclient", "batchclient.testing")
+"""Modules whose names are not shown again under other modules that have them."""
 
 for name in batchclient.__all__:
     getattr(batchclient, name)  # autodoc finds the names that are imported when first asked for
@@ -79,11 +91,20 @@ def first_paragraph(app, what: str, name: str, obj: object, options, lines: list
         del lines[lines.index("") :]
 
 
-def told_before(app, what: str, name: str, obj: object, skip: bool, options) -> bool | None:
-    """Leave a module's name out that a module before it on the page has, too."""
-    if what != "module" or skip or not (inspect.isroutine(obj) or inspect.isclass(obj)):
+def no_type(app, what: str, name: str, obj: object, options, lines: list[str]) -> None:
+    """Keep napoleon from taking the text before an attribute's first colon for its type."""
+    if what in {"attribute", "data", "property"}:
+        lines.insert(0, "\\ ")
+
+
+def told_elsewhere(app, what: str, name: str, obj: object, skip: bool, options) -> bool | None:
+    """Leave out what another module shows, and fields of a named tuple: its docstring tells them."""
+    if skip or (inspect.getdoc(obj) or "").startswith("Alias for field number"):
+        return True
+    if what != "module" or not (inspect.isroutine(obj) or inspect.isclass(obj)):
         return None
-    return TOLD.setdefault(id(obj), app.env.temp_data["autodoc:module"]) != app.env.temp_data["autodoc:module"]
+    here = app.env.temp_data["autodoc:module"]
+    return any(getattr(sys.modules[first], name, None) is obj for first in FIRST if first != here) or None
 
 
 def by_public_name(app, env, node, shown):
@@ -92,6 +113,16 @@ def by_public_name(app, env, node, shown):
         return None
     public = "batchclient." + node["reftarget"].rpartition(".")[2]
     return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, node["reftype"], public, node, shown)
+
+
+def from_one_page(app, pagename: str, templatename: str, context: dict, doctree) -> None:
+    """Let an anchor of ``api.html``, which once had all names, lead to the name's page."""
+    if pagename != "reference/api":
+        return
+    domain = app.env.get_domain("py")
+    shown = [(name, each.docname) for name, each in domain.objects.items() if each.objtype not in MEMBERS]
+    pages = {name: page.removeprefix("reference/") + ".html" for name, page in shown}
+    context["body"] += TO_A_NAME.replace("PAGES", json.dumps(pages))
 
 
 def redirect(app, error) -> None:
@@ -112,6 +143,8 @@ def setup(app) -> None:
     app.connect("source-read", lambda _app, docname, source: read(DOCS / docname, source))
     app.connect("include-read", lambda _app, path, _docname, source: read(DOCS / path, source))
     app.connect("autodoc-process-docstring", first_paragraph)
-    app.connect("autodoc-skip-member", told_before)
+    app.connect("autodoc-process-docstring", no_type, priority=400)  # napoleon has 500
+    app.connect("autodoc-skip-member", told_elsewhere)
     app.connect("missing-reference", by_public_name)
+    app.connect("html-page-context", from_one_page)
     app.connect("build-finished", redirect)
