@@ -57,7 +57,7 @@ _ALL = (
     Event("silence_began", _WARNING, ("endpoint", "reason"), "a server takes calls, and nothing comes"),
     Event("silence_ended", _WARNING, ("endpoint", "reason"), "something has come again"),
     Event("models_in_turn", _WARNING, ("endpoint", "reason"), "a server holds one model at a time: calls go by model"),
-    Event("models_at_once", _WARNING, ("endpoint", "reason"), "it does not, or no longer"),
+    Event("models_at_once", _WARNING, ("endpoint", "reason"), "a server holds several models: calls go as they come"),
     Event(
         "open_files_bound", _WARNING, ("limit", "wanted", "open_files"),
         "the bound on open files lowers the limit; at `INFO` if 256 or more are left, and you gave no number",
