@@ -75,9 +75,9 @@ class AdaptiveLimit:
         time_to_first_token_s: the same for the time to the first token, where replies are streamed,
             seconds.
         guest: leave places to others: have in flight what the server was seen to run, less one and
-            a half times what others have there, and one at least; begin with 16, or ``start``. It
-            needs the server's metrics page: where that does not show what runs and what waits,
-            calls go to another server that does, or end with ``ConfigError``.
+            a half times what others have there (less than that where they have much); begin with
+            16, or ``start``. It needs the server's metrics page: where that does not show what runs
+            and what waits, calls go to another server that does, or end with ``ConfigError``.
 
     Raises:
         ConfigError: a value is wrong.
