@@ -225,7 +225,12 @@ def late(play, at, *firsts):
     play.seen.clear()
 
 
-def late_list(play, at, of, names="a b c"):
+def many(letter):
+    """Names of 64 calls."""
+    return " ".join(f"{letter}{i}" for i in range(64))
+
+
+def late_list(play, at, of, names=many("a")):
     """A plain list at this time, whose callers leave two seconds later without an answer."""
     play.at(at)
     requests = calls(names, of, deadline=at + 2.0)
@@ -233,135 +238,158 @@ def late_list(play, at, of, names="a b c"):
     late(play, at + 2.0, requests[0])
 
 
-def compared(play, of, *, at=0.0, deadline=4.0):
-    """After a late list, 2 s later four calls went singly and three as a list."""
-    late_list(play, at, of)
-    d, e, f, g, *others = calls("d e f g h i j", of, deadline=at + deadline)
-    play.submit(d, e, f, g, *others) >> Woke() << ["send d", "send e", "send f", "send g", "send h i j"]
-    return [d, e, f, g], others
+def compared(play, of, at=2.0):
+    """At this time four calls go singly, and three as a list."""
+    play.at(at)
+    *singles, m, n, o = calls("i j k l m n o", of, deadline=at + 3.0)
+    play.submit(*singles, m, n, o) >> Woke() << ["send i", "send j", "send k", "send l", "send m n o"]
+    return singles, m
 
 
-def singly(play, of, *, at=0.0):
-    """After 4 s lists have missed what singles were in time for."""
-    singles, others = compared(play, of, at=at)
-    play.at(at + 3.0)
+def singly(play, of, at=2.0):
+    """Three seconds later a list has missed what singles were in time for."""
+    singles, m = compared(play, of, at)
+    play.at(at + 1.0)
     for each in singles:
         play >> answered(each)
-    late(play, at + 4.0, others[0])
+    late(play, at + 3.0, m)
+
+
+def goes(play, of, names, at=None, deadline=900.0):
+    """The requests of these calls."""
+    if at is not None:
+        play.at(at)
+    requests = calls(names, of, deadline=deadline)
+    play.submit(*requests) >> Woke()
+    return requests, play.seen
 
 
 def test_calls_with_deadlines_go_singly_where_lists_miss_what_singles_meet_and_a_list_tries_it_again():
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
     singly(play, of)
-    play.submit(*calls("k l", of, deadline=20.0)) >> Woke() << ["send k", "send l"]
+    assert goes(play, of, "p q")[1] == ["send p", "send q"]
     assert [batch.alone for batch in play.sent[-2:]] == ["lists miss the calls' deadlines"] * 2
     # Who has no deadline waits for the slowest of a list, and other calls were not late.
-    play.submit(*calls("m n", of)) >> Woke() << ["send m n"]
-    play.submit(*calls("o p", shape(max_output_tokens=2), deadline=20.0)) >> Woke() << ["send o p"]
-    play.at(13.9).submit(*calls("q r", of, deadline=20.0)) >> Woke() << ["send q", "send r"]
-    s, t = calls("s t", of, deadline=20.0)
-    play.at(14.0).submit(s, t) >> Woke() << ["send s t"]
-    play.submit(*calls("u v", of, deadline=20.0)) >> Woke() << ["send u", "send v"]
-    play >> answered(s, t) << ["resolve s t"]
-    play.submit(*calls("w x", of, deadline=20.0)) >> Woke() << ["send w x"]
+    assert goes(play, of, "r s", deadline=None)[1] == ["send r s"]
+    assert goes(play, shape(max_output_tokens=2), "t u")[1] == ["send t u"]
+    assert goes(play, of, "v w", at=14.9)[1] == ["send v", "send w"]
+    list_, sent = goes(play, of, "x y", at=15.0)
+    assert sent == ["send x y"]
+    assert goes(play, of, "z 1")[1] == ["send z", "send 1"]
+    play >> answered(*list_)
+    assert goes(play, of, "2 3")[1] == ["send 2 3"]
+    assert goes(play, of, "4 5")[1] == ["send 4 5"]
 
 
 def test_the_pause_without_lists_doubles_while_they_are_too_late():
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
     singly(play, of)
-    late_list(play, 14.0, of, "x y z")
-    play.at(35.9).submit(*calls("k l", of, deadline=99.0)) >> Woke() << ["send k", "send l"]
-    play.at(36.0).submit(*calls("m n", of, deadline=99.0)) >> Woke() << ["send m n"]
+    late_list(play, 15.0, of, "x y z")
+    assert goes(play, of, "p q", at=36.9)[1] == ["send p", "send q"]
+    assert goes(play, of, "r s", at=37.0)[1] == ["send r s"]
 
 
-@pytest.mark.parametrize("in_time", [0, 2])
-def test_lists_go_on_where_singles_were_no_better(in_time):
-    # The server stood still, or no call had time enough.
+@pytest.mark.parametrize("in_time", [0, 4])
+def test_lists_go_on_where_no_single_or_a_list_too_was_in_time(in_time):
+    # No call had time enough, or the server stood still for a moment.
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
-    singles, others = compared(play, of)
-    play.at(3.0)
-    for each in singles[:in_time]:
-        play >> answered(each)
-    late(play, 4.0, *singles[in_time:], others[0])
-    # The next are compared again.
-    k, *others = calls("k l m n o p", of, deadline=9.0)
-    play.submit(k, *others) >> Woke() << ["send k", "send l", "send m", "send n", "send o p"]
-
-
-def test_lists_go_on_where_one_is_in_time_beside_singles():
-    play, of = Playbook(limit=64), shape(max_output_tokens=1)
-    singles, others = compared(play, of)
-    play.at(3.0)
-    for each in singles:
-        play >> answered(each)
-    play.at(3.5) >> answered(*others)
+    late_list(play, 0.0, of)
+    singles, m = compared(play, of)
+    if in_time:
+        play.at(3.0)
+        for each in singles:
+            play >> answered(each)
+        play >> answered(*m.batch.requests)
+    else:
+        late(play, 5.0, *singles, m)
     play.seen.clear()
-    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k l"]
+    late_list(play, 5.0, of, many("b"))
+    # The next are compared after a pause.
+    assert goes(play, of, "p q", at=12.0)[1] == ["send p q"]
+    late_list(play, 16.0, of, "r s")
+    assert goes(play, of, "t u v w x y")[1] == ["send t", "send u", "send v", "send w", "send x y"]
 
 
 def test_a_list_that_was_sent_before_the_comparison_tells_nothing():
-    play, of = Playbook(limit=64), shape(max_output_tokens=1)
-    x, y = calls("x y", of, deadline=3.5)
-    play.submit(x, y) >> Woke() << ["send x y"]
-    singles, _ = compared(play, of, deadline=9.0)
+    play, of = Playbook(limit=66), shape(max_output_tokens=1)
+    (x, _), _ = goes(play, of, "x y", deadline=3.5)
+    late_list(play, 0.0, of)
+    singles, _ = compared(play, of)
     play.at(3.0)
     for each in singles:
         play >> answered(each)
     late(play, 3.5, x)
-    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k l"]
+    assert goes(play, of, "p q")[1] == ["send p q"]
 
 
-def test_lists_come_back_at_once_where_hardly_a_single_is_in_time():
+def test_where_most_calls_in_lists_are_in_time_no_single_is_sent_to_compare():
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
-    singly(play, of)
-    a, *others = calls(9, of, deadline=6.0)
-    play.submit(a, *others) >> Woke()
-    play.at(5.0) >> answered(a)
+    a_few = many("a")[: many("a").index(" a33")]
+    late_list(play, 0.0, of, a_few)
+    list_, _ = goes(play, of, many("b"))
+    play.at(3.0) >> answered(*list_)
+    assert goes(play, of, "p q")[1] == ["send p q"]
+
+
+def test_lists_come_back_where_singles_are_no_better():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    late_ones, others = calls(40, of, deadline=0.2), calls(many("b"), of, deadline=9.0)[:24]
+    play.submit(*late_ones, *others) >> Woke()
+    play.at(0.2) >> Woke()
+    # Three of eight are in time.
+    play.at(0.3) >> answered(*late_ones, *others)
     play.seen.clear()
-    for other in others[:7]:
-        late(play, 6.0, other)
-    play.submit(*calls("k l", of, deadline=9.0)) >> Woke() << ["send k", "send l"]
-    late(play, 6.0, others[7])
-    play.submit(*calls("m n", of, deadline=9.0)) >> Woke() << ["send m n"]
+    singly(play, of)
+    requests, _ = goes(play, of, "1 2 3 4 5 6 7", deadline=9.0)
+    late(play, 9.0, *requests[:6])
+    assert goes(play, of, "p q")[1] == ["send p", "send q"]
+    late(play, 9.0, requests[6])
+    assert goes(play, of, "r s")[1] == ["send r s"]
 
 
 def test_streamed_lists_go_on_where_deadlines_cut_one_or_plain_ones():
     play, of = Playbook(limit=64), shape(max_output_tokens=64)
-    late_list(play, 0.0, of, "x y z")
-    r, s = calls("r s", of, deadline=99.0)
-    play.at(2.0).submit(r, s) >> Woke() << ["send r s"]
+    late_list(play, 0.0, of)
     assert play.last.streamed
+    (p, q), sent = goes(play, of, "p q")
+    assert sent == ["send p q"]
     # Streams are refused, and tried again after 300 s.
-    play >> failed(r, FailureKind.STREAM_REFUSED)
-    play >> answered(r, s)
-    singly(play, of, at=297.0)
-    play.submit(*calls("k l", of, deadline=999.0)) >> Woke() << ["send k", "send l"]
-    m, n = calls("m n", of, deadline=999.0)
-    play.at(302.0).submit(m, n) >> Woke() << ["send m n"]
-    assert play.last.streamed
-    play >> answered(m, n) << ["resolve m n"]
-    play.submit(*calls("o p", of, deadline=999.0)) >> Woke() << ["send o p"]
+    play >> failed(p, FailureKind.STREAM_REFUSED)
+    play >> answered(p, q)
+    late_list(play, 292.0, of, many("b"))
+    singly(play, of, 294.0)
+    assert goes(play, of, "r s")[1] == ["send r", "send s"]
+    for names in ("t u", "v w"):
+        list_, sent = goes(play, of, names, at=302.0)
+        assert sent == [f"send {names}"] and play.last.streamed
+        play >> answered(*list_)
 
 
-def test_a_trial_that_is_late_for_one_and_answered_for_others_is_followed_by_another():
+@pytest.mark.parametrize("how", ["late for one", "failed"])
+def test_a_list_that_tries_and_tells_nothing_is_followed_by_another(how):
     play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    late_list(play, 0.0, of)
     singly(play, of)
-    play.at(14.0)
-    (k,), (m, n) = calls("k", of, deadline=14.5), calls("m n", of, deadline=90.0)
-    play.submit(k, m, n) >> Woke() << ["send k m n"]
-    play.at(14.5) >> Woke() << [f"reject k: {TOO_LATE}"]
-    play.at(15.0) >> answered(k, m, n) << ["resolve m n"]
-    play.submit(*calls("o p", of, deadline=90.0)) >> Woke() << ["send o p"]
+    play.at(15.0)
+    (p,), (q, r) = calls("p", of, deadline=15.5), calls("q r", of, deadline=90.0)
+    play.submit(p, q, r) >> Woke() << ["send p q r"]
+    if how == "failed":
+        play >> failed(p, FailureKind.MAYBE_PROCESSED, delay=50.0)
+    else:
+        play.at(15.5) >> Woke() << [f"reject p: {TOO_LATE}"]
+        play.at(16.0) >> answered(p, q, r) << ["resolve q r"]
+    assert goes(play, of, "s t")[1] == ["send s t"]
 
 
-def test_a_list_that_ends_while_callers_have_time_was_not_cut_by_deadlines():
-    play, of = Playbook(limit=16), shape(max_output_tokens=1)
-    (a,), (b, c) = calls("a", of, deadline=0.5), calls("b c", of, deadline=90.0)
-    play.submit(a, b, c) >> Woke() << ["send a b c"]
+def test_a_call_whose_caller_left_was_not_late():
+    play, of = Playbook(limit=64), shape(max_output_tokens=1)
+    (a,), others = calls("a", of, deadline=0.5), calls(63, of, deadline=90.0)
+    play.submit(a, *others) >> Woke()
     play.at(0.5) >> Woke() << [f"reject a: {TOO_LATE}"]
     # A task group cancels the others.
-    play >> Cancelled(b)
-    play >> Cancelled(c)
+    for other in others:
+        play >> Cancelled(other)
     play >> failed(a, FailureKind.REFUSED)
-    play.seen.clear()
-    play.submit(*calls("g h", of, deadline=90.0)) >> Woke() << ["send g h"]
+    assert goes(play, of, "p q")[1] == ["send p q"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core import Cancelled, FailureKind, Submitted, Woke
+from tests.core import Budget, Cancelled, FailureKind, Offer, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 
@@ -160,9 +160,9 @@ def test_a_call_that_was_given_up_took_at_least_so_long():
         play.at(play.now + 1.0) >> answered(*holder) << ["resolve holder", f"send {next_one}"]
 
 
-def held_back(of, limit):
+def held_back(of, limit, **settings):
     """A server whose calls took half a second and one and a half in turn, and a call that holds all its permits."""
-    play = Playbook(limit=limit)
+    play = Playbook(limit=[limit], **settings)
     for number in range(100):
         (call,) = calls(f"seen{number}", of, deadline=1e6)
         play.submit(call) >> Woke() << [f"send seen{number}"]
@@ -181,6 +181,23 @@ def test_where_the_oldest_calls_are_probably_late_the_newest_go_first():
     play.at(began + 2.0) >> answered(holder) << ["resolve holder", "send n2 n1"]
     assert play.last.oldest_at == began + 1.8
     assert play.queued == 3, "the others may be lucky yet"
+
+
+def test_calls_that_their_job_cannot_pay_for_go_back_to_their_places():
+    # An answer may cost 18e-6 with a short prompt, and 216e-6 with a long one.
+    budget = Budget(1.0)
+    of = shape(counted=True, budget=budget)
+    play, holder, began = held_back(of, limit=4, offers=[Offer(None, 1e-6, 1e-6)])
+    budget.most = budget.spent + 240e-6
+    (o1,) = calls("o1", of, tokens=2, deadline=began + 4.4)
+    (o2, n1, n2), (o3, n3) = calls("o2 n1 n2", of, tokens=2, deadline=1e6), calls("o3 n3", of, tokens=200, deadline=1e6)
+    for at, call in [(0.0, o1), (0.0, o2), (0.0, o3), (1.8, n1), (1.8, n3), (1.9, n2)]:
+        play.at(began + at).submit(call)
+    play.at(began + 2.6) >> answered(holder) << ["resolve holder", "send n2 n3"]
+    play >> Cancelled(o1) << []
+    budget.most = 1.0
+    play >> answered(n2, n3) << ["resolve n2 n3", "send o2 n1 o3"]
+    assert play.queued == 0
 
 
 def test_while_there_is_time_the_oldest_go_first():

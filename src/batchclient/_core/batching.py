@@ -10,6 +10,7 @@ from batchclient._core.learnt.proof import like_singles
 from batchclient._core.messages import Request, Shape
 from batchclient._core.servers.abilities import KindAbilities
 from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.late_lists import MISSED
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.queue import Group
 
@@ -90,8 +91,8 @@ class BatchingRule:
                 return left
             room = left
         terms = self.terms(group.shape, endpoint, now)
-        if endpoint.abilities.late_lists and self._would_be_late(terms, oldest, endpoint, now):
-            terms = terms._replace(alone="lists miss the calls' deadlines")
+        if endpoint.abilities.late_lists.shapes and self._would_be_late(terms, oldest, endpoint, now):
+            terms = terms._replace(alone=MISSED)
         weight = group.shape.weight
         free = room // weight
         longest = self._longest_list(terms, group, endpoint, now)

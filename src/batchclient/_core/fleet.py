@@ -122,16 +122,10 @@ class Fleet:
 
     def affordable(self, endpoint: Endpoint, calls: Sequence[Request]) -> int:
         """How many of these calls, the first ones, their job can pay for at an endpoint."""
-        shape, offer = calls[0].shape, endpoint.offer
-        if shape.budget is None or not offer.is_priced:
+        budget, offer, most = calls[0].shape.budget, endpoint.offer, self._lengths.most
+        if budget is None or not offer.is_priced:
             return len(calls)
-        cost = 0.0
-        for count, call in enumerate(calls):
-            most = self._lengths.guess(call) if shape.max_output_tokens is None else shape.max_output_tokens
-            cost += offer.cost(call.most_prompt_tokens, shape.weight * most)
-            if cost > shape.budget.left:
-                return count
-        return len(calls)
+        return budget.pays(offer.cost(call.most_prompt_tokens, most(call)) for call in calls)
 
     @property
     def total_limit(self) -> int:

@@ -378,7 +378,7 @@ class Granting:
         expected = shape.weight * self._lengths.expected(shape)
         batch.tokens_at_risk = prompt_tokens + size * expected
         abilities.sent(batch)
-        if endpoint.abilities.late_lists:
+        if endpoint.abilities.late_lists.shapes:
             endpoint.abilities.late_lists.sent(batch)
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self._tokens, requests))

@@ -147,8 +147,8 @@ class Replies:
         abilities = endpoint.abilities
         if abilities.models.refused:
             abilities.models.answered(batch)
-        if abilities.late_lists:
-            abilities.late_lists.answered(batch)
+        if batch.requests[0].deadline is not None:
+            abilities.late_lists.ended(batch, now, answered=True)
         abilities.of(batch.shape.kind).answered(batch, endpoint.open.values(), now, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
@@ -203,10 +203,9 @@ class Replies:
             endpoint.service.learn(batch.shape.answer_key, now - batch.sent_at, now)
         if batch.expired:
             self._lengths.times.learn_at_least(batch.shape.answer_key, now - batch.sent_at, now)
-            if all(request.deadline is not None and request.deadline <= now for request in left):
-                endpoint.abilities.late_lists.cut(batch, now)
-        if endpoint.abilities.late_lists:
-            endpoint.abilities.late_lists.end(batch)
+            endpoint.abilities.late_lists.ended(batch, now, answered=False)
+        elif endpoint.abilities.late_lists.shapes:
+            endpoint.abilities.late_lists.failed(batch)
         if not batch.streamed and failure.silent:
             endpoint.abilities.of(batch.shape.kind).plain_cut = True
         self._fleet.judge(batch, failure, now)

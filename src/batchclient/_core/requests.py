@@ -11,6 +11,7 @@ no prompt can reach a log or a repr of the core.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any
@@ -50,10 +51,15 @@ class Budget:
         self.spent += cost - calls * charged
         self.under_way -= calls
 
-    @property
-    def left(self) -> float:
-        """What more calls may cost."""
-        return self.most - self.spent
+    def pays(self, costs: Iterable[float]) -> int:
+        """How many more calls may go to such a server, the first of those that may cost so much."""
+        left, cost, count = self.most - self.spent, 0.0, 0
+        for each in costs:
+            cost += each
+            if cost > left:
+                break
+            count += 1
+        return count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -442,7 +442,7 @@ class Job:
     async def _look(self) -> None:
         statistics = self._client.statistics()
         if self._may_cancel and not self._is_stopped:
-            self.giving_up.look(statistics, self.spent or 0.0, time.monotonic())
+            self.giving_up.look(statistics, self.spent or 0.0, self._now())
         try:
             await self._output.flush()
         except OSError as error:

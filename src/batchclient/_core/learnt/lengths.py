@@ -160,6 +160,11 @@ class Lengths:
             return self.expected_of(request)
         return by_size.guess(len(request.prompt))
 
+    def most(self, request: Request) -> float:
+        """Return the output tokens that one request may cost: its bound, or else what is expected."""
+        shape = request.shape
+        return shape.weight * (self.guess(request) if shape.max_output_tokens is None else shape.max_output_tokens)
+
     @property
     def foreseen(self) -> tuple[int, float, float]:
         """How many answers were foreseen, with which error, and the share above the percentile."""

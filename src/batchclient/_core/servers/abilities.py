@@ -290,7 +290,7 @@ class Abilities:
     def restart(self) -> None:
         """Forget what another start of the server may change."""
         self._event_per_token = None
-        self.late_lists.clear()
+        self.late_lists.shapes.clear()
         for abilities in self._by_kind.values():
             abilities.restart()
 

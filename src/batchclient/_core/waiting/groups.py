@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from batchclient._core.lane import Lane
@@ -166,17 +167,15 @@ class Group:
         return taken
 
     def take_back(self, requests: Sequence[Request]) -> None:
-        """Take back requests that were taken, before the others."""
-        # What an index took may stand there still.
-        self._arrivals = deque(self)
-        self._arrivals.extendleft(reversed(requests))
-        self.size += len(requests)
+        """Take back requests that were taken, into their places."""
+        waiting = sorted([*self, *requests], key=attrgetter("seq"))
         for request in requests:
             request.group = self
-            if self.index is not None:
-                self.index.add(request)
+        self._arrivals, self.size = deque(waiting), len(waiting)
         if self.index is None and not self.whole and any(request.bucket != self.bucket for request in requests):
-            self.sort_by(Buckets())
+            self.index = Buckets()
+        if self.index is not None:
+            self.sort_by(self.index)
 
     def __iter__(self) -> Iterator[Request]:
         """The requests, oldest first."""
