@@ -81,6 +81,9 @@ def test_a_pilot_tells_of_the_other_rows_and_its_answers_are_the_jobs(ask, asked
     told = re.fullmatch(r"  answers: ([\d.]+) to ([\d.]+) % ok, ([\d.]+) to ([\d.]+) % truncated", lines[4])
     assert float(told[1]) < 80 < float(told[2]) and float(told[3]) < 20 < float(told[4])
     assert "reused: 60" in lines[5]
+    assert lines[-1].startswith(
+        "the same command with --retry-truncated 1 --max-tokens-at-most 18 without --pilot lets "
+    )
     assert [row["completion"] for row in read_rows(out)] == [f"yes {number}" for number in range(ROWS)]
     assert set(asked.prompts.values()) == {1} and len(asked.prompts) == ROWS, "no row is asked twice"
 

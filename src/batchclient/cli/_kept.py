@@ -362,9 +362,11 @@ class Kept:
         return checksum is not None and checksum == self._source.checksum()
 
     @property
-    def without_new(self) -> str:
+    def without(self) -> str:
         """What is said of a command that goes on with a job that is done; empty: nothing."""
-        return " without --new" if self._options.new else ""
+        given = {"--new": self._options.new, "--pilot": self._options.pilot is not None}
+        others = " and ".join(name for name, is_given in given.items() if is_given)
+        return f" without {others}" if others else ""
 
     @property
     def failed(self) -> str:
@@ -373,7 +375,7 @@ class Kept:
         told = f"; --fail-if {broken}" if (broken := self._told.get("broken")) else ""
         told += f"; rows that were not sent: {not_sent:,} (mend the input)" if not_sent else ""
         if failed > not_sent:
-            way = f"--retry-failed{self.without_new} runs them again"
+            way = f"--retry-failed{self.without} runs them again"
             told += f"; {failed - not_sent:,} of its rows failed for good; {way}"
         return told
 

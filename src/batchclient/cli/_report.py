@@ -123,7 +123,7 @@ def _of_truncated(job: Job, options: MapOptions, kept: Kept | None) -> list[str]
         return []
     way = "--retry-truncated 1" + (f" --max-tokens-at-most {2 * longest}" if longest else "")
     if kept is not None:
-        way += kept.without_new if job.is_done else ""
+        way += kept.without if job.is_done else ""
         return [f"the same command with {way} lets the truncated answers go on, and sends no other answered row"]
     return [f"{way} lets such answers go on"]
 
@@ -139,7 +139,7 @@ def _of_journal(job: Job, kept: Kept) -> list[str]:
     for_now = kinds.may_be_tried
     ways = [f"the same command runs {_rows(for_now)} again that may succeed now"] if for_now else []
     if for_good := kinds.failed - for_now - kinds.not_sent:
-        without = "" if for_now else kept.without_new
+        without = "" if for_now else kept.without
         ways.append(f"--retry-failed{without} runs {_rows(for_good)} again that failed for good")
     if kinds.not_sent:
         ways.append(f"rows that were not sent: {kinds.not_sent:,} (mend the input)")
