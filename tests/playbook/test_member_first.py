@@ -173,6 +173,18 @@ def test_a_server_that_closes_the_connection_on_lists_is_spoken_to_singly():
     assert server.play.failed == 0
 
 
+@pytest.mark.parametrize("place", [0, 1, 5, 7])
+def test_wherever_it_stands_a_prompt_that_closes_the_connection_fails_alone(place):
+    works = True
+    server = Server(lambda batch: CLOSED if bad in batch.requests and not works else None)
+    requests = more(8)
+    bad = requests[place]
+    server.serve(*more(8))
+    works = False
+    server.serve(*requests)
+    assert server.rejected == [f"reject {bad.waiter}: ConnectionLost"]
+
+
 def test_a_restart_alone_says_nothing_of_lists():
     server = Server(lambda batch: CLOSED if batch.id <= 2 else None)
     assert server.serve(*more(4), *more(4)) == [(4, ""), (4, ""), (4, ""), (4, "")]

@@ -11,8 +11,9 @@ Rules:
   retry. One such trial at a time runs per endpoint and kind of call. A list has three trials at
   most, each with another member. Lists that fail meanwhile wait for the trial's end, at most five
   seconds if another endpoint in use may have the list.
-- If the member is not answered, the member goes back, and the lists go again or fail by the retry
-  policy. So a dead server is asked three times more for a list at most.
+- If the member is not answered, the member goes back, and the lists go again by the retry policy.
+  Before closed connections would fail them, another member goes at once. So a dead server is asked
+  three times more for a list at most.
 - If the member is answered, and no batch in the list's form ever was, the rest goes as a bare list
   to the same endpoint. Forms are: streamed, or plain with added fields (see ``abilities``).
 - If the member is answered, and no list ever was, or lists are on trial after a refusal, the rest
@@ -204,7 +205,9 @@ class MemberFirst:
                 waiting.event = Failed(waiting.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
             # sake, the server lives.
-            if (alive and not own) or not self._try_one(waiting):
+            # Before the list would fail, another member is tried: this may be the guilty one.
+            is_last = waiting.failure.closed and waiting.event.retry_delay_s is None
+            if (alive and not own and not is_last) or not self._try_one(waiting):
                 self._resend_by_table(waiting)
         if lists and not own:
             failed.alive = []
