@@ -205,9 +205,7 @@ class MemberFirst:
                 waiting.event = Failed(waiting.batch, event.failure, event.retry_delay_s)
             # If its caller has left, nothing was found out. If the member was refused for its own
             # sake, the server lives.
-            # Before the list would fail, another member is tried: this may be the guilty one.
-            is_last = waiting.failure.closed and waiting.event.retry_delay_s is None
-            if (alive and not own and not is_last) or not self._try_one(waiting):
+            if (alive and not own and not _has_another(waiting)) or not self._try_one(waiting):
                 self._resend_by_table(waiting)
         if lists and not own:
             failed.alive = []
@@ -256,6 +254,13 @@ class MemberFirst:
         if failed.failure.while_sending:
             failed.abilities.shorten_lists(len(failed.batch.requests), None, failed.now)
         self._retries.search(failed.alive, failed.batch)
+
+
+def _has_another(waiting: FailedBatch) -> bool:
+    """Whether a list would fail for closed connections, and a member is left: one tried may be guilty."""
+    isolation = waiting.batch.isolation
+    would_fail = waiting.failure.closed and waiting.event.retry_delay_s is None
+    return would_fail and isolation is not None and len(waiting.alive) > isolation.trials
 
 
 def _differs_bare(batch: Batch) -> bool:
