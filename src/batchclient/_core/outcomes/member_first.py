@@ -257,7 +257,7 @@ class MemberFirst:
 
 
 def _has_another(waiting: FailedBatch) -> bool:
-    """Whether a list would fail for closed connections, and a member is left: one tried may be guilty."""
+    """Whether a list would fail for closed connections, and has a member that was not tried."""
     isolation = waiting.batch.isolation
     would_fail = waiting.failure.closed and waiting.event.retry_delay_s is None
     return would_fail and isolation is not None and len(waiting.alive) > isolation.trials
