@@ -9,7 +9,6 @@ import pytest
 from tests.core import Kind, Submitted
 from tests.seams import watch_cores
 
-from tests.core import Kind, Submitted
 from batchclient import BadRequest, Batching, ConfigError, DialectError
 
 from .scripted import Reply, ScriptedTransport, error, make_client

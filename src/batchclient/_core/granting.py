@@ -59,7 +59,7 @@ _SHORTEST_SHARE = 8
 they bring."""
 _UNKNOWN_LIMIT = 64
 """Calls in flight at a server that has not said yet which it is, and how many it takes at once."""
-_WORD_S = 0.5
+_LEAST_LEFT_S = 0.5
 """A lone call with less time left does not wait for the server's word, which may take 0.25 s."""
 
 _IN_FLIGHT = RequestState.IN_FLIGHT
@@ -249,7 +249,7 @@ class Granting:
             if not size:
                 # No younger, cheaper call goes before it.
                 return Wait(RATE, until, blocks=True)
-        has_time = oldest.deadline is None or oldest.deadline > now + _WORD_S
+        has_time = oldest.deadline is None or oldest.deadline > now + _LEAST_LEFT_S
         if size > 1 or endpoint.in_flight >= _UNKNOWN_LIMIT or (len(self._fleet.serving) > 1 and has_time):
             # It goes once the server has said which it is: another may take what it cannot answer.
             held_until = endpoint.abilities.lists_held_until(now)
