@@ -24,8 +24,11 @@ from tests.promises.table import AREAS, ROOT, area_of, faults, promises
 
 LONGEST_S = 240.0
 """Seconds for one test."""
-TESTS_FAILED = 1
-"""pytest's exit status; 2 and more mean that the tests did not run."""
+NOT_RUN = range(2, 6)
+"""pytest's exit statuses where no test ran: interrupted, its own error, wrong arguments, none found.
+
+Any other but 0 is a notice: a test failed, died by a signal, or never ended.
+"""
 OF_THE_OTHERS = 25
 
 
@@ -64,8 +67,8 @@ def verdict(promise, copy):
         path.write_text(text)
         if code == 0:
             return ("SURVIVED" if " passed" in output else "skipped"), f"{new}\n{output}"
-        if code != TESTS_FAILED:
-            said = "NOT RUN", f"{new}\n{output}"
+        if code in NOT_RUN:
+            said = "NOT RUN", f"{new}\nexit status {code}\n{output}"
     return said
 
 
@@ -78,7 +81,11 @@ def copy_tree(copy):
 
 
 def run(table, processes, ends_at):
-    """Break the promises one after the other, in so many copies at a time; return what became of each by its word."""
+    """Break the promises one after the other, in so many copies at a time.
+
+    Return what became of each by its word, and the lines of those that were not noticed.
+    """
+    missed = []
     counts = dict.fromkeys(("noticed", "skipped", "SURVIVED", "NOT RUN", "not tried"), 0)
     with tempfile.TemporaryDirectory(prefix="batchclient-promises-") as folder:
         copies = SimpleQueue()
@@ -98,12 +105,15 @@ def run(table, processes, ends_at):
             word, output = verdict(promise, copy)
             copies.put(copy)
             counts[word] += 1
-            shown = "" if word in ("noticed", "skipped") else f"\n{output[-2000:]}"
-            print(f"{word:8} {promise.says}: {promise.test} ({time.monotonic() - at:.1f} s){shown}", flush=True)
+            shown = f"{word:8} {promise.says}: {promise.test} ({time.monotonic() - at:.1f} s)"
+            if word not in ("noticed", "skipped"):
+                shown += f"\n{output[-2000:]}"
+                missed.append(shown)
+            print(shown, flush=True)
 
         with ThreadPoolExecutor(processes) as pool:
             list(pool.map(judge, table))
-    return counts
+    return counts, missed
 
 
 def changed_areas(base):
@@ -156,7 +166,9 @@ def main():
     if options.sample is not None:
         table = dice.sample(table, min(options.sample, len(table)))
     print(f"{len(table)} promises, --seed {options.seed}", flush=True)
-    counts = run(table, options.processes, began + 60 * (options.minutes or 1e6))
+    counts, missed = run(table, options.processes, began + 60 * (options.minutes or 1e6))
+    # Again, where a reader of the last lines sees it.
+    print("".join(f"{line}\n" for line in missed), end="")
     said = ", ".join(f"{number} {word}" for word, number in counts.items())
     print(f"{said} in {time.monotonic() - began:.0f} s")
     return 0 if counts["SURVIVED"] == counts["NOT RUN"] == 0 else 1
