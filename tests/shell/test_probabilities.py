@@ -5,11 +5,12 @@ import logging
 import math
 import re
 
+import anyio
 import pytest
 from tests.core import Kind, Submitted
 from tests.seams import watch_cores
 
-from batchclient import BadRequest, Batching, ConfigError, DialectError
+from batchclient import BadRequest, Batching, ConfigError, DialectError, Price, Server
 
 from .scripted import Reply, ScriptedTransport, error, make_client
 
@@ -281,8 +282,6 @@ async def test_a_map_that_is_left_meanwhile_sends_nothing_more():
     model.server.held = True
     async with model.client() as client:
         async with client.stream_map(["a?"], "{}", labels=LABELS, probabilities=True) as rows:
-            import anyio
-
             with anyio.move_on_after(1):
                 await rows.__anext__()
         model.server.release()
@@ -296,6 +295,35 @@ async def test_a_reply_without_a_label_s_token_is_an_error():
         model.tells = "top"
         with pytest.raises(DialectError, match="first token"):
             await client.complete("a?", labels=LABELS, probabilities=True)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 5.0, -(10**400)])
+async def test_a_number_that_is_no_logarithm_of_a_probability_is_an_error(number):
+    model = Model()
+    async with model.client(retry=None) as client:
+        await client.complete("a?", labels=LABELS, probabilities=True)
+        model.of = lambda *_: number
+        with pytest.raises(DialectError, match="first token"), anyio.fail_after(5):
+            await client.complete("a?", labels=LABELS, probabilities=True)
+
+
+async def test_servers_of_several_models_are_not_asked_by_one_model_s_tokens():
+    model, asked = Model(), {"labels": LABELS, "probabilities": True}
+    servers = [Server("http://own/v1"), Server("http://hosted/v1", model="big", price=Price(input=1.0))]
+    async with model.client(base_url=servers) as client:
+        with pytest.raises(ConfigError, match="tokens for a label: name one of big, m") as caught:
+            await client.complete("Is it good?", **asked)
+        assert caught.value.field == "model"
+        (answer,) = await client.batch_map(["Is it good?"], "{}", **asked, return_exceptions=True)
+        assert isinstance(answer, ConfigError)
+        assert (await client.complete("Is it good?", model="big", **asked)).label == "bad"
+        # Scored labels of a completion are texts.
+        either = await client.complete("Is it good?", labels=["very good", "very bad"], probabilities=True)
+        assert either.probabilities["other"] is None
+        asked_before = len(model.sent("/tokenize"))
+        await client.remove_endpoint("http://own/v1")
+        assert (await client.complete("Is it good?", **asked)).label == "bad"
+        assert len(model.sent("/tokenize")) > asked_before, "the other model's tokens are its own"
 
 
 @pytest.mark.parametrize(

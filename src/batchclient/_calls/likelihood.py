@@ -31,7 +31,7 @@ from batchclient.dialects._kinds import LIKELIHOOD
 from batchclient.errors import BadRequest, ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
 
-__all__ = ["Split", "echoed", "log_likelihood", "make_split", "read_likelihood"]
+__all__ = ["Split", "echoed", "is_log", "log_likelihood", "make_split", "read_likelihood"]
 
 _ASKED = {"echo": True, "logprobs": 1}
 """The fields of such a completion, beside ``max_tokens``."""
@@ -212,14 +212,14 @@ def _part(place: int, text: Any, number: Any, top: Any) -> TokenLikelihood:
         raise TypeError("a token is no text")
     if number is None and place == 0:
         return TokenLikelihood(text, None, None)
-    if not _is_log(number):
+    if not is_log(number):
         raise _Unlikely("the server did not tell the log-probability of every token of the continuation")
-    if not isinstance(top, Mapping) or not top or not all(map(_is_log, top.values())):
+    if not isinstance(top, Mapping) or not top or not all(map(is_log, top.values())):
         raise _Unlikely("the server did not tell for every token of the continuation which one is the likeliest")
     # By value: two tokens may have the same text.
     return TokenLikelihood(text, float(number), number >= max(top.values()))
 
 
-def _is_log(number: Any) -> bool:
+def is_log(number: Any) -> bool:
     """Whether a number is the logarithm of a probability, as servers round logarithms; NaN is none."""
     return type(number) in (int, float) and number <= _ROUNDED_UP

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from batchclient._calls.call import Call
 from batchclient._calls.fan_out import call_together
 from batchclient._calls.labels import field_of, parted, thinks
-from batchclient._calls.likelihood import echoed, log_likelihood, make_split, read_likelihood
+from batchclient._calls.likelihood import echoed, is_log, log_likelihood, make_split, read_likelihood
 from batchclient._common.log import log
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
@@ -125,14 +125,17 @@ class _Way(NamedTuple):
         logprobs: Any = choice.logprobs
         try:
             if choice.message is None:
-                told = {name: float(number) for name, number in logprobs["top_logprobs"][0].items()}
+                told = logprobs["top_logprobs"][0]
             else:
                 tops = logprobs["content"][0]["top_logprobs"]
                 # llama.cpp's chats have the ids beside the texts.
                 names = [f"token_id:{each['id']}" if "id" in each else each["token"] for each in tops]
-                told = dict(zip(names, [float(each["logprob"]) for each in tops], strict=True))
-            numbers = [math.exp(min(0.0, told[f"token_id:{token}"])) for token in self.first]
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+                told = dict(zip(names, [each["logprob"] for each in tops], strict=True))
+            logs = [told[f"token_id:{token}"] for token in self.first]
+            if not all(map(is_log, logs)):
+                raise TypeError
+            numbers = [math.exp(min(0.0, each)) for each in logs]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
             if 0 < self.likeliest < _ALL:
                 return None
             raise DialectError("the server did not tell the log-probability of each label's first token") from None
@@ -230,7 +233,7 @@ class _Asked:
 
     def begin(self, key: _Key) -> None:
         """Send the call, once it is known how."""
-        ways = self._engine.ways
+        ways, key = self._engine.ways, (*self._models, *key)
         if (way := ways.known.get(key)) is not None:
             self.go(way)
             return
@@ -243,6 +246,10 @@ class _Asked:
     def go(self, way: _Way) -> None:
         """Send what tells the probabilities."""
         call = self.call
+        if len(models := self._models) > 1 and (way.first is not None or call.kind is Kind.CHAT):
+            message = f"each model has its own tokens for a label: name one of {', '.join(models)}"
+            self.waiter.set_exception(ConfigError(message, field="model"))
+            return
         if way.first is None and (name := next((each for each in _CUTTING if field_of(call.params, each)), "")):
             self.waiter.set_exception(ConfigError(f"labels that are scored do not go with {name}", field=name))
             return
@@ -252,6 +259,12 @@ class _Asked:
             self._ask([_tokens_of(call, call.item)], lambda answers: self._score(way, answers[0].ids))
         else:
             self._score(way, call.item)
+
+    @property
+    def _models(self) -> list[str]:
+        """Those that may answer a call that names none, where servers have their own."""
+        calls = self._engine.calls
+        return calls.models if self.call.model is None and calls.has_own_models else []
 
     def _tell(self, way: _Way, before: list[Completion]) -> None:
         """Ask for the probabilities of first tokens, once or until all of them are told."""
