@@ -104,6 +104,18 @@ def test_what_was_not_needed_is_given_back_to_the_job():
     assert play.costs[("endpoint 1",)] == pytest.approx(5e-6)
 
 
+def test_an_answer_whose_tokens_are_not_told_may_have_cost_all_that_was_charged():
+    budget = Budget(60e-6)
+    mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=budget, answer_key=ALONE.key)
+    play = served(max_wait_s=0.5)
+    requests = calls(3, mine, tokens=10)
+    play.submit(*requests) >> Woke() << ["send c0 @0", "send c1 @1"]
+    told = answered(requests[1])
+    told.answers[0][1].usage = None
+    play.at(8.7) >> told << ["resolve c1"]
+    assert (budget.under_way, budget.spent) == (0, pytest.approx(50e-6))
+
+
 def test_a_list_costs_what_is_left_at_most_however_unlike_its_prompts_are():
     budget = Budget(100e-6)
     mine = shape(counted=True, max_output_tokens=1, budget=budget)

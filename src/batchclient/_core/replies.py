@@ -163,7 +163,9 @@ class Replies:
             cost = offer.cost(tally.prompt_tokens, tally.made_tokens)
             observed.costs[(server,)] += cost
             if batch.shape.budget is not None:
-                batch.shape.budget.settle(tally.count, batch.charged_cost, cost)
+                # What nobody tells may have cost all that was charged.
+                untold = sum(answer.usage is None for _, answer in event.answers) * batch.charged_cost
+                batch.shape.budget.settle(tally.count, batch.charged_cost, max(cost, untold))
         if tally.has_first_tokens:
             observed.streamed(batch, server, event.answers, now)
         batch.lane.prompt_tokens += tally.prompt_tokens
