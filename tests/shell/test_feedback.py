@@ -72,6 +72,7 @@ GIVES_UP = {
     "too large": http(200, b"x", ResponseTooLarge("the response is over 1 byte")),
 }
 TRIES_AGAIN = {
+    "429": http(429, b"slow down"),
     "500": http(500, b"oops"),
     "503": http(503, b"starting"),
     "refused": ConnectFailed("refused"),

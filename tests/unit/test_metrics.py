@@ -146,6 +146,7 @@ def test_what_says_nothing_of_the_load():
         b"vllm:num_requests_running +Inf\n",
         b"vllm:num_requests_running -1\n",
         b"vllm:num_requests_running 1e999\n",
+        b"vllm:num_requests_running 1e308\n",
         b"vllm:num_requests_running 4x\n",
         b"vllm:num_requests_running 1-2\n",
         b"vllm:kv_cache_usage_perc 87.0\n",

@@ -281,7 +281,7 @@ class Watcher:
         page = await self._fetch(Page.LOAD, _METRICS)
         if isinstance(page, ResponseTooLarge):
             return None, f"it is over {LARGEST_PAGE_BYTES} bytes"
-        if isinstance(page, Exception) or page is _NO_SERVER or page[0] >= 500:
+        if isinstance(page, Exception) or page is _NO_SERVER or page[0] == 429 or page[0] >= 500:
             return None, ""
         status, _, body = page
         if not 200 <= status < 300:

@@ -3,7 +3,7 @@ SGLang, TGI, llama.cpp.
 
 Rules:
 - Any bytes give a ``ServerLoad`` or ``None``, never an exception. ``None``: the page tells no load.
-- A sample other than a finite number of at least 0 is ignored. A missing value is ``None``; nothing
+- A sample other than a number from 0 to 2**53 is ignored. A missing value is ``None``; nothing
   is guessed.
 - Samples of one name are added up: data-parallel engines are one server here. Ratios are averaged.
 - Where a page shows several models, the requested model's samples count. If the page lacks the
@@ -23,7 +23,6 @@ SGLang (``srt/metrics/collector.py``), TGI (``docs/source/reference/metrics.md``
 
 from __future__ import annotations
 
-import math
 import re
 
 from batchclient._core.limits import ServerLoad
@@ -74,6 +73,8 @@ _KV_USAGE = (
 _GAUGES_OF_LOAD = ("running", "waiting", "kv_usage_ratio")
 """A page without any of the three tells no load, whatever else the page tells."""
 
+_MOST = 2.0**53
+"""No count is higher: what is computed with it stays a number."""
 _NAMES = sorted((name for names in (*_SUMMED.values(), _KV_USAGE) for name in names), reverse=True)
 # The newline in front makes the search jump from line to line. The bound on labels is several times
 # that of a real page.
@@ -99,7 +100,7 @@ def parse_metrics(page: bytes, model: str | None = None) -> ServerLoad | None:
             value = float(text)
         except ValueError:
             continue
-        if math.isfinite(value) and value >= 0:
+        if 0 <= value <= _MOST:
             found.setdefault(name, []).append((_labels(labels or b""), value))
     wanted = None if model is None else model.encode("utf-8", "replace")
     fields: dict[str, float | None] = {field: _total(_chosen(found, names, wanted)) for field, names in _SUMMED.items()}
@@ -129,5 +130,4 @@ def _chosen(
 
 
 def _total(samples: list[tuple[dict[bytes, bytes], float]]) -> float | None:
-    total = sum(value for _, value in samples)
-    return total if samples and math.isfinite(total) else None
+    return sum(value for _, value in samples) if samples else None
