@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -214,6 +215,18 @@ def test_what_is_damaged_or_cannot_be_sought_says_so(files, tmp_path):
         for source in (packed, Slow(whole, 999)):
             with pytest.raises(ConfigError, match="need a plain file, not packed, no pipe"):
                 list(read_rows(source))
+
+
+def test_a_table_that_is_cut_while_it_is_read_does_not_seem_whole(tmp_path):
+    path = tmp_path / "in.parquet"
+    table = pa.table({"text": [f"{n:01000}" for n in range(2000)]})
+    parquet.write_table(table, path, row_group_size=500, compression="none", use_dictionary=False)
+    rows = iter(read_rows(path))
+    begun = [next(rows)]
+    os.truncate(path, 1000)
+    with pytest.raises(OSError, match=r"damaged, or of another form: it ended after \d{3} of 2,000 rows"):
+        begun.extend(rows)
+    assert begun == table.slice(0, len(begun)).to_pylist()
 
 
 def test_memory_stays_flat_where_texts_are_long(tmp_path):

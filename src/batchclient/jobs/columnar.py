@@ -159,3 +159,5 @@ def _rows_of(
                 row = Row(fields, begin + 1 + place)
                 row.cells = (kept, place) if kept.num_columns else None
             yield row
+    if first < end < sys.maxsize:  # pyarrow takes the end of a file that was cut meanwhile for that of its rows
+        raise OSError(f"it ended after {first:,} of {end:,} rows")
