@@ -4,6 +4,8 @@ import asyncio
 
 import anyio
 import pytest
+import trio
+import trio.testing
 from tests.seams import watch_cores
 from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import (
@@ -114,6 +116,27 @@ async def test_the_connection_is_closed_before_the_headers_when_the_last_caller_
         await settle()
         assert server.states == ["cancelled"]
         assert client.statistics().in_flight == 0
+
+
+def test_a_transport_that_is_cancelled_within_a_nursery_of_its_own_is_no_fault(caplog):
+    """As trio connects: each of the nursery's tasks is cancelled, and the group of these ends is raised."""
+
+    async def sleep_in_nursery(*_):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    async def main():
+        server = ScriptedTransport()
+        server.send = sleep_in_nursery
+        async with make_client(server) as client:
+            with trio.move_on_after(1):
+                await client.complete("gone")
+            await settle()
+            assert client.statistics().in_flight == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert not caplog.records
 
 
 async def test_cancelled_after_the_answer_came_its_mate_still_has_its_own(monkeypatch):

@@ -54,7 +54,7 @@ def ends_task(error: BaseException) -> bool:
     if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return True
     if asyncio._get_running_loop() is None:
-        return isinstance(error, anyio.get_cancelled_exc_class())
+        return BaseExceptionGroup("", [error]).split(anyio.get_cancelled_exc_class())[1] is None  # also a nursery's
     task = asyncio.current_task()
     return isinstance(error, CancelledError) and (task is None or task.cancelling() > 0)
 
