@@ -109,20 +109,20 @@ def test_somebody_is_asked_whether_to_go_on(cli, ask, asked, out, monkeypatch):
         monkeypatch.setattr(_job, "asks", asks)
 
     answering(False)
-    status, lines = ask("--pilot", 30)
+    # In four requests: one may be sent and answered between two looks at what is in flight, and tells no time.
+    pilot = ["--pilot", 30, "--concurrency", 8]
+    status, lines = ask(*pilot)
     assert (status, len(asked.prompts)) == (3, 30) and not out.exists()
     assert lines[-3].startswith("stopped after the pilot"), "it is no error"
     begun = status_of(cli, f"{out}.journal")["begun"]
     assert lines[-1] == f"{out}.journal has the answers: the same command goes on with them"
     told = [lines[1].partition(";")[0] + ", by the earlier pilot", *lines[2:4]]
-    status, lines = ask("--pilot", 30)
+    status, lines = ask(*pilot)
     assert (status, len(asked.prompts), lines[1:4]) == (3, 30, told), "an earlier pilot's rows tell the same"
-    assert begun and ask("--pilot", 30, "--yes")[0] == 0, "nobody is asked"
+    assert begun and ask(*pilot, "--yes")[0] == 0, "nobody is asked"
     assert status_of(cli, f"{out}.journal")["begun"] == begun
     answering(True)
-    assert ask("--pilot", 30, "--fail-if", "truncated>1%", "--new")[0] == 3, (
-        "the job ends by its bound, not the pilot's"
-    )
+    assert ask(*pilot, "--fail-if", "truncated>1%", "--new")[0] == 3, "the job ends by its bound, not the pilot's"
     assert len(asked.prompts) == ROWS
 
 
