@@ -21,7 +21,7 @@ from tests.core import (
     Woke,
 )
 from batchclient.errors import BadRequest, CallAborted, ConnectFailed, RateLimited, ReadTimedOut, ServerFault
-from tests.playbook.playbook import calls
+from tests.playbook.playbook import calls, shape
 
 ABORTED = Failure(FailureKind.REFUSED, CallAborted, "aborted")
 LOST = FailureKind.MAYBE_PROCESSED
@@ -51,6 +51,18 @@ def lines_run(end, count, size, endpoints):
     core.handle(Woke(), 0.0)
     sent = [command.batch for command in core.commands() if isinstance(command, SendBatch)]
     events = EVENTS[end](everyone) if end in EVENTS else [Failed(batch, FAILURES[end], 0.5) for batch in sent]
+
+    def go():
+        for event in events:
+            core.handle(event, 9.0 if end == "deadline" else 8.0)
+            core.next_deadline()
+            events.extend(Failed(one.batch, ABORTED, None) for one in core.commands() if isinstance(one, AbortBatch))
+
+    assert events
+    return lines_of(go)
+
+
+def lines_of(function):
     run = 0
 
     def note(_frame, _event, _argument):
@@ -61,13 +73,9 @@ def lines_run(end, count, size, endpoints):
     before = sys.gettrace()
     sys.settrace(note)
     try:
-        for event in events:
-            core.handle(event, 9.0 if end == "deadline" else 8.0)
-            core.next_deadline()
-            events += [Failed(one.batch, ABORTED, None) for one in core.commands() if isinstance(one, AbortBatch)]
+        function()
     finally:
         sys.settrace(before)
-    assert events
     return run
 
 
@@ -76,3 +84,15 @@ def test_the_work_grows_as_the_calls_in_flight(end):
     for size, endpoints in ((1, 2),) if end == "endpoint removed" else ((1, 1), (2, 1), (2, 2)):
         few, many = (lines_run(end, count, size, endpoints) for count in (50, 200))
         assert many < 4.1 * few, f"lists of {size}, {endpoints} endpoints: {few} -> {many}"
+
+
+def test_a_tenant_who_waits_costs_each_call_of_another_next_to_nothing():
+    def lines_for(tenants):
+        core = Scheduler(SchedulerSettings(max_size=1), [FixedLimit(64)])
+        for number in range(tenants):
+            core.handle(Submitted(*calls(1, shape(tenant=f"t{number}"))), 0.0)
+        run = lines_of(lambda: core.handle(Woke(), 0.0))
+        assert sum(isinstance(command, SendBatch) for command in core.commands()) == 64
+        return run
+
+    assert (lines_for(300) - lines_for(100)) / 64 / 200 < 25

@@ -48,6 +48,18 @@ def test_the_oldest_call_of_each_class_is_told():
     assert play.priorities[0].oldest_since == 3.0
 
 
+def test_a_cancelled_call_at_the_front_is_nobody_s_rank():
+    play = Playbook(limit=1, aging_s=10.0)
+    mine = shape(priority=1, tenant="a")
+    (held,), (gone,), (late,), (low,) = calls("held", mine), calls("gone", mine), calls("late", mine), calls("low")
+    play.submit(held) >> Woke() << ["send held"]
+    play.submit(gone, low)
+    play.at(12.0).submit(late, *calls("other", shape(priority=1, tenant="b")))
+    # In one step, before any statistics are asked for.
+    play.scheduler.handle(Cancelled(gone), 12.0)
+    play.at(13.0) >> answered(held) << ["resolve held", "send low"]
+
+
 def test_calls_of_two_classes_never_share_a_request():
     play = Playbook(limit=8)
     low, high = calls("a b"), calls("x y", HIGH)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from batchclient._core.lane import Account, Lane
 from batchclient._core.learnt.lengths import weighted_tokens
@@ -166,14 +167,17 @@ class Lanes:
         account = batch.lane.account
         account.counter -= _expected(batch, requests) / account.weight
 
-    def choose(self, ranks: Mapping[Lane, tuple[float, int]]) -> Lane:
+    def choose(self, ranks: Mapping[Lane, tuple[Any, ...]]) -> Lane:
         """Choose the class of the lowest rank, then its least served tenant.
 
         ``ranks`` holds the lanes with the ranks of their first calls.
         """
-        priority = min(ranks, key=ranks.__getitem__).priority
-        within = [lane for lane in ranks if lane.priority == priority]
-        return min(within, key=lambda lane: (lane.account.counter, ranks[lane]))
+        within = list(ranks)
+        if self.has_classes:
+            priority = min(ranks, key=ranks.__getitem__).priority
+            within = [lane for lane in ranks if lane.priority == priority]
+        least = min([lane.account.counter for lane in within])
+        return min([lane for lane in within if lane.account.counter == least], key=ranks.__getitem__)
 
     def _forget_idle(self) -> None:
         """Forget idle tenants whose counters, on return, would be lifted to the floor anyway."""

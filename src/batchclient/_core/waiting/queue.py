@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from batchclient._core.lane import Lane
 from batchclient._core.learnt.lengths import Lengths
@@ -150,18 +151,23 @@ class Queue:
                 self._forget(lane)
                 return None
         else:
-            ranks = {}
+            ranks: dict[Lane, tuple[Any, ...]] = {}
             for lane in list(ready):
-                if above is not None and lane.priority <= above:
-                    continue
-                first = self._first(lane)
-                if first is None:
+                # Between classes each rank counts; most lanes of one are not the least served.
+                if not lane.size or (self.lanes.has_classes and self._first(lane) is None):
                     self._forget(lane)
+                elif lane.groups and (above is None or lane.priority > above):
+                    ranks[lane] = lane.groups[0]
+            while ranks:
+                lane = self.lanes.choose(ranks)
+                if self._first(lane) is None:
+                    del ranks[lane]
+                elif ranks[lane] is lane.groups[0]:
+                    break
                 else:
-                    ranks[lane] = first
-            if not ranks:
+                    ranks[lane] = lane.groups[0]
+            else:
                 return None
-            lane = self.lanes.choose(ranks)
         group: Group = heapq.heappop(lane.groups)[3]
         group.ticket = 0
         oldest = group.oldest()
