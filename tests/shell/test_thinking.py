@@ -229,6 +229,11 @@ async def test_a_small_budget_is_eight_tokens_and_leaves_the_answer_whole():
         answer = await client.complete("Why?", max_tokens=5, thinking_tokens=2)
         assert [body["max_tokens"] for body in server.bodies] == [9, 8, 5]
         assert answer.text == "<think>" + " t" * 7 + "\n</think>\n\n The answer is 42."
+    # Also where the thinking ends by itself just there.
+    short = Thinker(thoughts=6)
+    async with one_by_one(short) as client:
+        answer = await client.complete("Why?", max_tokens=5, thinking_tokens=2)
+        assert answer.text == "<think>" + " t" * 6 + "</think> The answer is 42."
 
 
 @pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])

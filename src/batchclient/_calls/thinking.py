@@ -203,7 +203,8 @@ class Thinking:
         left, bound = None, shape.max_output_tokens
         if bound is not None and not is_open:
             longest = bound - room_for(shape.thinking_tokens or 0)
-            left = min(bound - made, longest) if self._reasoning else longest - made
+            most = max(bound, longest + _LEAST_BOUND)
+            left = min(most - made, longest) if self._reasoning else longest - made
         if choice.finish_reason not in CUT_OFF or (left is not None and left <= 0):
             self._finish(answer)
             return
