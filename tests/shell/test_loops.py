@@ -206,36 +206,29 @@ def test_a_change_while_the_loop_stands_still_holds_when_it_goes_on():
     loop.close()
 
 
-def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
-    """As ``asyncio.eager_task_factory`` of Python 3.12 does: a task's first step comes before it is handed out."""
-    server, spawned = ScriptedTransport(), []
+def refuse_task(loop, coroutine, **_):
+    coroutine.close()
+    raise AssertionError("a task of the client's would begin at once")
 
-    class Eager(AsyncioBackend):
-        def spawn(self, work, argument, context=None):
-            spawned.append(work)
-            coroutine = work(argument)
-            try:
-                coroutine.send(None)
-            except StopIteration:
-                return asyncio.ensure_future(settle(1))
-            raise AssertionError("the script holds nothing, so that the first step is the last")
 
-    monkeypatch.setattr(engine_module, "AsyncioBackend", Eager)
+def test_a_loop_that_begins_tasks_at_once_is_a_loop_like_any_other():
+    """As with ``asyncio.eager_task_factory``; before Python 3.12 nothing of the client's may ask for such a task."""
+
+    async def documents():
+        for each in ("a", "b"):
+            yield each
+
+    async def function(row, client):
+        return row if row == "a" else (await client.complete(row)).text
 
     async def main():
-        async with make_client(server) as client:
-
-            async def send(request, timeouts):
-                from tests.shell.scripted import Answer, Sent, echo
-
-                sent = Sent(0, request, timeouts)
-                return Answer(echo(sent), sent.end)
-
-            server.send = send
-            assert (await client.complete("p")).text == answer_to("p")
-            assert spawned
-        # It waits for every task that is listed.
-        await client.aclose()
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(getattr(asyncio, "eager_task_factory", refuse_task))
+        async with make_client(ScriptedTransport()) as client:
+            read = [row.answer.text async for row in client.stream_map(documents(), "{}", ordered=True)]
+            assert read == [answer_to("a"), answer_to("b")]
+            assert [row.answer async for row in client.run(function, ["a", "b"], ordered=True)] == ["a", answer_to("b")]
+        loop.set_task_factory(None)
 
     run(main)
 

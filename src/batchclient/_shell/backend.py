@@ -63,8 +63,8 @@ class AsyncioBackend:
     ) -> asyncio.Task[None]:
         """Start a task, in the client's own context unless another is given."""
         coroutine: Any = self._run(work, argument)
-        # A copy: an eager task begins within a callback, and no context can be entered twice.
-        return self.loop.create_task(coroutine, context=(context or self._context).copy())
+        # Not by the factory of the loop: an eager one lets a task begin before it is listed.
+        return asyncio.Task(coroutine, loop=self.loop, context=(context or self._context).copy())
 
     async def _run(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
         try:

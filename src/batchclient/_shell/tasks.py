@@ -20,12 +20,12 @@ __all__ = ["Tasks"]
 
 
 class _Task:
-    """A listed task. ``handle`` is missing while the task is being started."""
+    """A listed task."""
 
     __slots__ = ("handle", "has_begun", "is_cancelled", "on_stop")
 
     def __init__(self, on_stop: Callable[[], None] | None) -> None:
-        self.handle: Cancellable | None = None
+        self.handle: Cancellable
         self.has_begun = False
         self.is_cancelled = False
         self.on_stop = on_stop
@@ -74,8 +74,7 @@ class Tasks:
         if task is None:
             return False
         task.is_cancelled = True
-        if task.handle is not None:
-            task.handle.cancel()
+        task.handle.cancel()
         if not task.has_begun:
             self._forget(key)
         return not task.has_begun
