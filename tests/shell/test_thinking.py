@@ -14,7 +14,9 @@ from batchclient import (
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
+    Price,
     Repair,
+    Server,
     SyncBatchClient,
 )
 from batchclient.health import health_of
@@ -272,6 +274,16 @@ async def test_no_thinking_at_all_is_the_templates_switch_and_costs_no_second_re
         assert (server.bodies[-1]["max_tokens"], answer.text) == (5, " The answer is 42.")
         await client.chat(user(), max_tokens=5, thinking_tokens=0, chat_template_kwargs={"thinking": True, "a": 1})
         assert server.bodies[-1]["chat_template_kwargs"] == {"enable_thinking": False, "thinking": True, "a": 1}
+
+
+async def test_a_server_that_refuses_the_field_keeps_the_calls_that_its_template_keeps_from_thinking():
+    server, dear = Thinker(), Server("http://dear/v1", model="big", price=Price(output=1.0))
+    async with one_by_one(server, base_url=[Server("http://own/v1"), dear]) as client:
+        for _ in range(2):
+            answer = await client.chat(user(), max_tokens=5, thinking_tokens=0)
+            assert answer.text == " The answer is 42."
+        assert ["thinking_token_budget" in body for body in server.bodies] == [True, False, False]
+        assert (client.statistics().costs, client.statistics().overflows) == ({}, {})
 
 
 async def test_a_server_that_ignores_it_is_told_of_once_with_what_helps_there(caplog):

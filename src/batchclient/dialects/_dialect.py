@@ -152,12 +152,15 @@ class Dialect:
     def refused_budget(self, batch: Batch, failure: Failure, now: float) -> Failure:
         """Learn from a failure whether the server refuses the field of a budget; return its meaning."""
         names = (self._budgets[batch.shape.kind].field, SWITCHES if _is_kept(batch.shape) else "")
-        named = {name for name in names if name and name in failure.message}
+        body = batch.shape.body
+        named = {name for name in names if name and name in failure.message and name.encode() in body}
         if failure.status not in _REFUSED or not named:
             return failure
         self._refused |= dict.fromkeys(named, now)
         self._with_budgets.clear()
-        return replace(failure, kind=FailureKind.UNSUPPORTED, code=NO_BUDGET)
+        # What is kept from thinking goes there all the same, by the template.
+        kind = FailureKind.FIELDS_REFUSED if self.takes_budget(batch.shape) else FailureKind.UNSUPPORTED
+        return replace(failure, kind=kind, code=NO_BUDGET)
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request."""
