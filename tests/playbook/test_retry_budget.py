@@ -68,6 +68,22 @@ def test_fresh_calls_that_flow_pay_for_retries_at_once():
     play.at(0.1) >> Woke() << ["send " + " ".join(call.waiter for call in first)]
 
 
+def test_once_answers_show_how_short_they_are_retries_cost_less():
+    play = Playbook(limit=100, max_size=1)
+    everyone = calls(100, shape(max_output_tokens=100))
+    play.submit(*everyone) >> Woke()
+    for at in (0.0, 1.0):
+        for call in everyone:
+            play.at(at) >> failed(call, LOST, delay=1.0, status=500, error=ServerFault) << []
+        play.at(at + 1.0) >> Woke()
+    # All were paid for once; a second later ten a second flow in, and the last may leave a debt.
+    assert (len(play.sent), play.backing_off) == (200 + 11, 100 - 11)
+    for batch in play.sent[200:]:
+        play >> answered(*batch.requests, tokens=1)
+    # What came back for eleven at the price of 100 tokens pays for the others at the price of one.
+    assert (len(play.sent), play.backing_off) == (200 + 100, 0)
+
+
 def test_a_call_that_waits_for_the_budget_ends_at_its_deadline_and_may_be_cancelled():
     late, gone, kept = calls("late gone kept", ALONE)
     late.deadline = 1.0

@@ -92,7 +92,7 @@ class Fleet:
         self.outage = Outages(self.by_id, self.serving, settings.outage_patience_s)
         self.asking = Asking(self.serving, command, self.tell, asks_first, settings.wait_for_server_s)
         self._settings = settings
-        self._lengths = lengths
+        self.lengths = lengths
         self._command = command
         self._observed = counters.observed
         self._adjustments = adjustments
@@ -122,7 +122,7 @@ class Fleet:
 
     def affordable(self, endpoint: Endpoint, calls: Sequence[Request]) -> int:
         """How many of these calls, the first ones, their job can pay for at an endpoint."""
-        budget, offer, most = calls[0].shape.budget, endpoint.offer, self._lengths.most
+        budget, offer, most = calls[0].shape.budget, endpoint.offer, self.lengths.most
         if budget is None or not offer.is_priced:
             return len(calls)
         return budget.pays(offer.cost(call.most_prompt_tokens, most(call)) for call in calls)

@@ -127,13 +127,12 @@ class Retries:
 
     def requeue(self, now: float) -> None:
         """Queue the calls whose pause is over and whose retry is paid for."""
-        if self._unpaid:
-            self._unpaid_until = math.inf
-            for endpoint, line in list(self._unpaid.items()):
-                while line and self._pay(line[0], now):
-                    line.popleft()
-                if not line:
-                    del self._unpaid[endpoint]
+        self._unpaid_until = math.inf
+        for endpoint, line in list(self._unpaid.items()):
+            while line and self._pay(line[0], now):
+                line.popleft()
+            if not line:
+                del self._unpaid[endpoint]
         while (due := self._later.pop(now)) is not None:
             endpoint = failed_of(due).endpoint
             if endpoint in self._unpaid or not self._pay(due, now):
@@ -163,12 +162,11 @@ class Retries:
         endpoint, limit, refusal_s = failed.endpoint, failed.endpoint.limit.limit, failed.batch.refusal.seconds
         has_price = failed.has_price
         free = not has_price or (refusal_s is not None and endpoint.takes_work(refusal_s, now))
-        tokens = failed.tokens_of(group.size)
-        if not free and not endpoint.budget.take(tokens, limit, now):
+        if not free and not endpoint.budget.take(failed.tokens_of(group.size), limit, now):
             self._unpaid_until = min(endpoint.budget.when(limit, now), self._unpaid_until)
             return False
         if free and has_price and group.failures == 1:
-            endpoint.budget.sent(-tokens, -group.size)
+            endpoint.budget.sent(-failed.batch.tokens_at_risk * group.size / len(failed.batch.requests), -group.size)
         group.failures -= free and has_price
         note_pause(self._queue.come_back(group), now)
         return True

@@ -115,8 +115,9 @@ class FailedBatch:
         return not (self.steps_aside or unserved or self.refuses_model)
 
     def tokens_of(self, calls: int) -> float:
-        """Return the tokens at risk in sending so many of the calls again."""
-        return self.batch.tokens_at_risk * calls / len(self.batch.requests)
+        """Return the tokens at risk in sending so many of the calls again, by what is known now."""
+        prompt_tokens = sum(request.prompt_tokens for request in self.batch.requests) / len(self.batch.requests)
+        return calls * (prompt_tokens + self.batch.shape.weight * self.fleet.lengths.expected(self.batch.shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The retry budget: how much work one endpoint may be asked to do twice.
 
 Rules:
-- A retry costs the tokens at risk: prompt and expected output of the calls sent again. A retry of
-  30,000 tokens costs more than one unit.
+- A retry costs the tokens at risk: prompt and expected output of the calls sent again, as they are
+  known when it goes. So a retry of 30,000 tokens costs more, and what was paid is paid back.
 - A fifth of the tokens sent for the first time flows in, and ten calls' worth a second besides. So
   no retry waits for ever. A retry that is answered is paid back: a server that is well again soon
   has all that failed before.
