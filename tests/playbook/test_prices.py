@@ -2,6 +2,7 @@
 
 import pytest
 
+from batchclient.errors import NotFound
 from tests.core import Budget, EndpointRemoved, FailureKind, Offer, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -241,6 +242,17 @@ def test_a_call_that_no_free_server_takes_ends_once_its_jobs_bound_is_spent():
     play.submit(a, b, c) >> Woke() << ["send a @0"]
     play.at(1.0) >> answered(a) << ["resolve a", "send b @0"]
     play.at(2.0) >> answered(b, tokens=10) << ["resolve b", "reject c: ConfigError"]
+
+
+def test_a_call_whose_model_the_free_server_refuses_waits_for_what_calls_under_way_give_back():
+    play = Playbook(limit=[8, 8], offers=[Offer(), DEAR])
+    mine = shape(counted=True, alone_reason="alone", max_output_tokens=10, budget=Budget(60e-6))
+    a, b = calls("a b", mine, tokens=10)
+    play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
+    play >> failed(a, FailureKind.REFUSED, error=NotFound, status=404) << ["send a @1"]
+    # 50e-6 each at most.
+    play >> failed(b, FailureKind.REFUSED, error=NotFound, status=404) << []
+    play.at(1.0) >> answered(a) << ["resolve a", "send b @1"]
 
 
 def test_a_bound_that_pays_for_no_call_ends_all_at_once_where_every_server_has_a_price():

@@ -118,7 +118,9 @@ class Fleet:
 
     def serves(self, endpoint: Endpoint, call: Request) -> bool:
         """Whether an endpoint is for calls like this one: by its model, and by what their job can pay."""
-        return endpoint.serves(call.shape) and self.affordable(endpoint, [call]) > 0
+        # What is under way may cost less than is charged.
+        is_open = call.shape.budget is not None and call.shape.budget.under_way > 0
+        return endpoint.serves(call.shape) and (is_open or self.affordable(endpoint, [call]) > 0)
 
     def affordable(self, endpoint: Endpoint, calls: Sequence[Request]) -> int:
         """How many of these calls, the first ones, their job can pay for at an endpoint."""

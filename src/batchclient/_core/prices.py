@@ -177,17 +177,13 @@ class Prices:
         return endpoint.health.in_use and not (endpoint.is_unfit or abilities.models.refused or abilities.shapes)
 
     def unpaid(self) -> list[Request]:
-        """Return the calls met lately that no server will take: their jobs' ``max_cost`` is spent.
-
-        While calls of a job are under way, they may cost less than is charged.
-        """
+        """Return the calls met lately that no server will take: their jobs' ``max_cost`` is spent."""
         groups, self._unpaid = self._unpaid, {}
         return [
             request
             for group in groups
             for request in group
             if group.shape.budget is not None
-            and not group.shape.budget.under_way
             and not any(self._fleet.serves(endpoint, request) for endpoint in self._fleet.serving)
         ]
 
