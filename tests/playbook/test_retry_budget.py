@@ -84,6 +84,33 @@ def test_once_answers_show_how_short_they_are_retries_cost_less():
     assert (len(play.sent), play.backing_off) == (200 + 100, 0)
 
 
+def test_calls_of_a_gateway_that_has_reached_no_server_yet_wait_for_the_budget():
+    play = Playbook(limit=100, max_size=1)
+    everyone = calls(100)
+    play.submit(*everyone) >> Woke()
+    for at in (0.0, 1.0):
+        for call in everyone:
+            play.at(at) >> failed(call, LOST, delay=1.0, status=502, error=ServerFault) << []
+        play.at(at + 1.0) >> Woke()
+    # None fails for attempts that came to nothing at once, all within seconds.
+    assert (len(play.sent), play.backing_off) == (200 + 11, 100 - 11)
+
+
+def test_a_list_whose_answers_do_not_match_costs_nothing_as_its_calls_go_on_singly():
+    play = Playbook(limit=128, max_size=64)
+    first, crowd = calls(" ".join(f"x{i}" for i in range(64))), calls(128)
+    play.submit(*first) >> Woke()
+    play >> answered(*first, tokens=16)
+    play.submit(*crowd) >> Woke()
+    assert [len(batch.requests) for batch in play.sent[1:]] == [64, 64]
+    for call in (crowd[0], crowd[64]):
+        play >> failed(call, FailureKind.MISMATCH, delay=1.0)
+    assert [len(batch.requests) for batch in play.sent[3:]] == [1] * 128
+    for call in crowd[:100]:
+        play >> failed(call, LOST, delay=0.0, status=500, error=ServerFault)
+    assert play.backing_off == 0
+
+
 def test_a_call_that_waits_for_the_budget_ends_at_its_deadline_and_may_be_cancelled():
     late, gone, kept = calls("late gone kept", ALONE)
     late.deadline = 1.0

@@ -109,7 +109,7 @@ class Outcomes:
             self._carry_out(failed, row, now + pause_s)
 
     def _carry_out(self, failed: FailedBatch, row: Row, until: float) -> None:
-        batch, alive, endpoint, retries = failed.batch, failed.alive, failed.endpoint, self.retries
+        batch, alive, retries = failed.batch, failed.alive, self.retries
         failures = batch.failures + (row.is_attempt and not batch.refusal.is_free)
         self._counters.retries += (row.is_retry or row.is_attempt) and failed.failure.begun
         match row.way:
@@ -118,8 +118,6 @@ class Outcomes:
             case Way.BARE:
                 retries.again(alive, batch, bare=True)
             case Way.SINGLY:
-                if row.is_attempt:
-                    endpoint.budget.charge(failed.tokens_of(len(alive)), endpoint.limit.limit, failed.now)
                 retries.singly(alive, batch, failures=failures, isolation=None)
             case Way.HALVES:
                 retries.halves(alive, batch)

@@ -111,7 +111,8 @@ class FailedBatch:
     @property
     def has_price(self) -> bool:
         """Whether the retry budget pays for another attempt, if no refusal turns out to be free."""
-        unserved = self.failure.unserved and self.batch.refusal.seconds is None
+        served = self.endpoint.life.served_at > -math.inf
+        unserved = served and self.failure.unserved and self.batch.refusal.seconds is None
         return not (self.steps_aside or unserved or self.refuses_model)
 
     def tokens_of(self, calls: int) -> float:
@@ -293,7 +294,7 @@ TABLE = (
     Row((FailureKind.REJECTED,), Way.AT_ONCE, _is_taken_elsewhere, is_attempt=True),
     Row((FailureKind.REJECTED,), Way.HALVES, _lists_are_refused, _shorter_lists),
     Row((FailureKind.REJECTED,), Way.ASIDE, _is_free, is_attempt=True),
-    # At once, since the form is another; but the failure is an attempt and has its price.
+    # At once, since the form is another; but the failure is an attempt.
     Row((FailureKind.MISMATCH,), Way.SINGLY, _is_list_to_be_retried, is_attempt=True),
     Row((), Way.LATER, _is_unserved_lately, is_retry=True),
     Row((), Way.LATER, _is_worth_another_try, is_attempt=True),

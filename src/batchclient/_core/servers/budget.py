@@ -11,9 +11,9 @@ Rules:
   again at once.
 - The budget delays and never fails a call. A retry goes while the budget is not in debt, and may
   leave the budget in debt. Later retries wait, in order.
-- Calls which were not sent, or for which a gateway reached no server, cost nothing. Neither do
-  calls sent again in another form (splits, singles, plain). Free refusals (``pace``) do not even
-  pay in.
+- Calls which were not sent cost nothing, nor do those for which a gateway reached no server, once
+  one has served calls. Neither do calls sent again in another form (splits, singles, plain). Free
+  refusals (``pace``) do not even pay in.
 
 Sources: the 20 % and 10 per second are those of Finagle's and tower's ``RetryBudget``. Like gRPC's
 throttle the budget belongs to a server; as in AWS's standard mode success pays back. Unlike all of
