@@ -69,6 +69,9 @@ def verdict(promise, copy):
             return ("SURVIVED" if " passed" in output else "skipped"), f"{new}\n{output}"
         if code in NOT_RUN:
             said = "NOT RUN", f"{new}\nexit status {code}\n{output}"
+        elif said[0] == "noticed" and (code is None or code < 0):
+            # A worse test than one that fails: the line says so.
+            said = "noticed", "it never ended" if code is None else f"it died by signal {-code}"
     return said
 
 
@@ -106,6 +109,8 @@ def run(table, processes, ends_at):
             copies.put(copy)
             counts[word] += 1
             shown = f"{word:8} {promise.says}: {promise.test} ({time.monotonic() - at:.1f} s)"
+            if word == "noticed" and output:
+                shown += f": {output}"
             if word not in ("noticed", "skipped"):
                 shown += f"\n{output[-2000:]}"
                 missed.append(shown)
